@@ -114,6 +114,10 @@
    roundings of its scores and probabilities. */
 #define TOL_MASKED 0.02
 
+/* Logits from kept keys and values compared with those of the whole window in
+   bf16, relative to the largest: either is 0.003 from fp32. */
+#define TOL_DECODE_BF16 0.01
+
 /* Random graphs, relative to an output's largest magnitude: errors of sums
    pass through some twenty ops; with 16-bit values, a few times one rounding
    that goes the other way. The floor is for differences of nearly equal

@@ -47,6 +47,8 @@ static const struct {
     {"--epochs", "ampc run OUT.so --epochs N"},
     {"--feed", "ampc run OUT.so --feed NAME=FILE"},
     {"--fp16", "--precision fp16"},
+    {"--fp32", "--precision fp32; for one layer --amp-policy FILE with a line "
+               "node LAYER fp32"},
     {"--learning-rate", "--optimizer O,lr=X"},
     {"--lr", "--optimizer O,lr=X; ampc run has --lr"},
     {"--momentum", "--optimizer sgd,momentum=X"},

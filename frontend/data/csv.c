@@ -5,6 +5,7 @@
    and ranges of these (FILE.csv:age,3,10-20).
 
    The text is read once, in parts; its numbers are written to a copy. */
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -94,6 +95,34 @@ static Status take_field(Csv *c, int byte, char text[FIELD_MAX], int *end) {
 
 /* ---- numbers ------------------------------------------------------------- */
 
+/* True for text that stands for a missing number, not for a name. */
+static bool is_missing(const char *text) {
+    static const char *const words[] = {"NA",   "N/A",  "#N/A", "n/a", "null",
+                                        "NULL", "None", "?",    "-"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(text, words[i])) return true;
+    return false;
+}
+
+static Status not_number(const Csv *c, const char *text, int column) {
+    StrBuf why = {0};
+    sb_puts(&why, "is not a number");
+    if (isalpha((unsigned char)*text) && !is_missing(text)) {
+        sb_puts(&why, "; for classes in words: python3 -c \"import pandas; d = "
+                      "pandas.read_csv('");
+        sb_put_escaped(&why, c->s->path);
+        sb_printf(&why,
+                  "'); d[d.columns[%d]] = d[d.columns[%d]]"
+                  ".astype('category').cat.codes; d.to_csv('",
+                  column, column);
+        sb_put_escaped(&why, c->s->path);
+        sb_puts(&why, ".csv', index=False)\"");
+    }
+    Status st = field_bad(c, text, why.data);
+    sb_free(&why);
+    return st;
+}
+
 static bool is_csv_number(const char *text, double *x) {
     char *end;
     *x = strtod(text, &end);
@@ -108,17 +137,17 @@ static Status take_csv_number(Csv *c, const char *text, int column) {
         long long n = strtoll(text, &end, 10);
         if (errno && !*end) return field_bad(c, text, "is beyond 64 bits");
         if (end == text || *end)
-            return field_bad(
-                c, text,
-                *text && is_csv_number(text, &x)
-                    ? "is not a whole number, which this input needs"
-                    : "is not a number");
+            return *text && is_csv_number(text, &x)
+                       ? field_bad(c, text,
+                                   "is not a whole number, which this input "
+                                   "needs")
+                       : not_number(c, text, column);
         ((int64_t *)c->row)[column] = n;
         return OK;
     }
     double *to = &c->row[column];
     errno = 0;
-    if (!is_csv_number(text, to)) return field_bad(c, text, "is not a number");
+    if (!is_csv_number(text, to)) return not_number(c, text, column);
     if (errno && isinf(*to)) return field_bad(c, text, "is beyond every type");
     return OK;
 }
@@ -233,15 +262,6 @@ static char separator_in(const unsigned char *p, size_t n) {
 static bool is_mistyped(const char *text) {
     return !is_csv_number(text, &(double){0}) &&
            text[strspn(text, "+-.")] >= '0' && text[strspn(text, "+-.")] <= '9';
-}
-
-/* True for text that stands for a missing number, not for a name. */
-static bool is_missing(const char *text) {
-    static const char *const words[] = {"NA",   "N/A",  "#N/A", "n/a", "null",
-                                        "NULL", "None", "?",    "-"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (!strcmp(text, words[i])) return true;
-    return false;
 }
 
 /* Reads the first line. It holds names if a chosen field is not a number.

@@ -233,6 +233,14 @@ static Status unknown_option(Diag *d, const char *arg) {
     return ERR_USAGE;
 }
 
+static Status unexpected(Diag *d, const char *arg, const char *before) {
+    if (before[0] != '-') return run_usage(d, "unexpected argument", arg);
+    fail(d, (Loc){0}, "%s takes no value, '%s' was given%s", before, arg,
+         strcmp(before, "--resume") ? ""
+                                    : ": the checkpoint is that of --save");
+    return ERR_USAGE;
+}
+
 static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
     run_options_init(o);
     for (int i = 1, used; i < argc; i += used) {
@@ -241,7 +249,7 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
             TRY(run_arg(o, d, argv + i, argc - i, &used));
             if (!used) return unknown_option(d, argv[i]);
         } else if (o->module) {
-            return run_usage(d, "unexpected argument", argv[i]);
+            return unexpected(d, argv[i], argv[i - 1]);
         } else {
             o->module = argv[i];
         }

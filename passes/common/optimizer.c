@@ -726,7 +726,8 @@ static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
             continue;
         fail(cx->diag, (Loc){.file = m->file},
              "--objective %s: '%s' is trained by another objective, too; "
-             "assign each parameter to one objective with params=",
+             "assign each parameter to one objective with params=, or add the "
+             "losses up: --loss \"A:OUTPUT + 0.5*B:OUTPUT\"",
              j->name, m->vars.data[v].name);
         return ERR_USAGE;
     }

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate_test.c: text from language models.  Random choices are compared
    with their probabilities, and texts with models whose next token is known. */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend/run/sample.h"
+#include "runtime/ampc.h"
 #include "tests/harness.h"
+#include "tests/tolerance.h"
 
 /* ---- draws --------------------------------------------------------------- */
 
@@ -280,6 +283,71 @@ TEST_CASE(decode, the_text_is_that_of_the_whole_window) {
     check_same_text(with_table, "--precision fp32");
     check_same_text(rotary, "--precision fp32 --batch-sizes 1");
     check_same_text(written_out, "--precision fp32");
+}
+
+enum { T = 24, V = 128 };
+
+static ampc_session *opened(const char *name, const ampc_api **api,
+                            void **lib) {
+    char err[300];
+    ampc_session *s = NULL;
+    ampc_options o = {.size = sizeof o, .device = "cpu", .threads = 1};
+    *api = ampc_load(test_tmp(name), lib, err, sizeof err);
+    if (!*api || (*api)->open((*api)->module, &o, &s, err, sizeof err))
+        FAIL("%s: %s", name, err);
+    return s;
+}
+
+/* The logits [2,n,V] of n tokens, the same in both samples; at: the position of
+   the first, for a module that keeps the earlier ones. */
+static void logits_of(const ampc_api *api, ampc_session *s,
+                      const int64_t *tokens, size_t n, const int64_t *at,
+                      float *out) {
+    int64_t both[2 * T];
+    memcpy(both, tokens, n * sizeof *tokens);
+    memcpy(both + n, tokens, n * sizeof *tokens);
+    ampc_input in[] = {
+        ampc_in("tokens", both, 2 * n * sizeof *both, AMPC_DTYPE_I64),
+        ampc_in("position", at, sizeof *at, AMPC_DTYPE_I64)};
+    ampc_output got = {.size = sizeof got,
+                       .name = "logits",
+                       .data = out,
+                       .bytes = 2 * n * V * sizeof *out,
+                       .dtype = AMPC_DTYPE_F32};
+    if (api->predict(s, in, at ? 2 : 1, 2, &got, 1)) FAIL("%s", api->error(s));
+}
+
+static void check_near_the_whole_window(const char *text) {
+    static float whole[2 * T * V], kept[2 * V];
+    const ampc_api *api[2];
+    void *lib[2];
+    int64_t tokens[T];
+    double largest = 0, worst = 0;
+    compile_decoder(text, "--precision bf16", 0, "");
+    ampc_session *all = opened("m.so", &api[0], &lib[0]);
+    ampc_session *one = opened("step.so", &api[1], &lib[1]);
+    for (int i = 0; i < T; i++) tokens[i] = (i * 37 + 11) % V;
+    logits_of(api[0], all, tokens, T, NULL, whole);
+    for (int64_t i = 0; i < T; i++) {
+        logits_of(api[1], one, tokens + i, 1, &i, kept);
+        for (int v = 0; v < V; v++) {
+            double want = whole[i * V + v];
+            largest = fmax(largest, fabs(want));
+            worst = fmax(worst, fabs(kept[v] - want));
+        }
+    }
+    CHECK_MSG(worst <= TOL_DECODE_BF16 * largest, "%g of %g", worst, largest);
+    api[0]->close(all);
+    api[1]->close(one);
+    for (int i = 0; i < 2; i++) dlclose(lib[i]);
+}
+
+TEST_CASE(decode, bf16_is_near_the_whole_window) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    check_near_the_whole_window(with_table);
+    check_near_the_whole_window(rotary);
 }
 
 TEST_CASE(decode, positions_are_limited) {

@@ -21,6 +21,8 @@ train gpt { loss = cross_entropy; optimizer = adamw, lr=2e-3 }
 A
 ampc check gpt.amp
 ampc gpt.amp -o gpt.so
+ampc run gpt.so --feed tokens=book.txt --feed target=book.txt --steps 1 >said 2>&1
+grep "target: the same tokens as tokens; FILE:+1 feeds the next token of each" said
 ampc run gpt.so --feed tokens=book.txt --feed target=book.txt:+1 --epochs 1 --shuffle \
     --save gpt.safetensors --log /dev/null
 ampc run gpt.so --load gpt.safetensors --generate "the model " \

@@ -57,11 +57,15 @@ says "did you mean 'mse'?" ampc check "$mlp" --dim batch=8 --loss "cross_entropy
 says "did you mean 'logits'?" ampc check "$mlp" --dim batch=8 --loss cross_entropy:logitz
 says 'a sum is --loss "A:OUTPUT + 0.5*B:OUTPUT"' ampc check "$mlp" $bound --loss mse
 says "NAME,loss=L,params=GLOB" ampc check "$mlp" --dim batch=8 --objective "a=mse"
+says "or add the losses up: --loss" ampc check "$mlp" --dim batch=8 \
+    --objective "a,loss=cross_entropy,params=fc*" --objective "b,loss=mse,params=fc1*"
 says "did you mean 'rmsprop'?" ampc check "$mlp" $bound --optimizer rmspop
 says "its keys are lr, weight_decay, beta1, beta2, eps; did you mean 'beta2'?" ampc check "$mlp" $bound --optimizer adam,beta_2=0.9
 says "ampc run --hyper total=100% makes it that of the run" ampc check "$mlp" $bound --lr-schedule cosine
 says "a share of total= is warmup=10%" ampc check "$mlp" $bound --lr-schedule cosine,warmup=0.1,total=100
 says "did you mean 'total'?" ampc check "$mlp" $bound --lr-schedule cosine,totl=100
+says "for one layer --amp-policy FILE with a line node LAYER fp32" ampc check "$mlp" $bound --fp32 fc1
+says "use --dim NAME=N" ampc check "$mlp" $bound --batch 8
 says "did you mean 'bf16'?" ampc check "$mlp" $bound --precision bf61
 says "the decay 2 is not in [0, 1)" ampc check "$mlp" $bound --ema 2
 printf 'node fcc full\n' > policy
@@ -100,6 +104,12 @@ says "did you mean 'input'?" ampc run m.so --feed inptu=x.npy --feed target=t.np
 says "a folder of pictures feeds inputs of the shape [batch, channels, height, width]" \
     ampc run m.so --feed input=photos --feed target=t.npy
 says "an input takes a folder of pictures" ampc run net.so --feed x=photos/ant/0.png --feed target=three.npy
+data.py tensors ddp.safetensors module.fc1.weight=64x784
+data.py tensors other.safetensors fc1.weight=9x784
+says "--load-map 'module.=' would find 1" ampc run m.so $feeds --load ddp.safetensors
+says "is f32[9,784] in the file and f32[64,784] in this module" ampc run m.so $feeds --load other.safetensors
+printf 'a,kind\n1,ant\n2,bee\n' > kinds.csv
+says "for classes in words: python3 -c" ampc run m.so --feed input=x.npy --feed target=kinds.csv:kind
 says "did you mean 'name'?" ampc run m.so --feed input=names.csv:nam --feed target=t.npy
 says "no such input; did you mean 'x'?" ampc run net.so --feed x=photos --feed target=photos --augment X=flip
 says "did you mean 'flip'?" ampc run net.so --feed x=photos --feed target=photos --augment x=flp
@@ -110,6 +120,8 @@ ampc run m.so $feeds --save w.safetensors
 says "--save-weights would overwrite --load" ampc run m.so $feeds --load w.safetensors --save-weights w.safetensors
 says "--log would overwrite the module" ampc run m.so $feeds --log m.so
 says "--resume needs the checkpoint to go on from" ampc run m.so $feeds --resume
+says "--resume takes no value, 'w.safetensors' was given: the checkpoint is that of --save" \
+    ampc run m.so $feeds --resume w.safetensors
 says "did you mean 'lr'?" ampc run m.so $feeds --hyper lrr=0.1
 python3 -c 'import zipfile; zipfile.ZipFile("w.pt", "w").writestr("w/data.pkl", b"\x80")'
 says "save_file" ampc run m.so $feeds --load w.pt
