@@ -135,6 +135,17 @@ static Status no_arrays(const Source *s, const unsigned char *p, size_t n) {
     return ERR_USER;
 }
 
+/* Whether a later entry has the name too: readers disagree on which counts. */
+static bool named_again(const unsigned char *p, size_t n, size_t at,
+                        const char *want) {
+    char name[256];
+    Member x;
+    while (at < n && take_entry(p, n, &at, &x))
+        if (array_name(&x, name, sizeof name) && !strcmp(name, want))
+            return true;
+    return false;
+}
+
 static Status npz_choose(const Source *s, const unsigned char *p, size_t n,
                          const ArrayPick *pick, Member *m) {
     const char *want = pick->part ? pick->part : pick->input;
@@ -151,7 +162,9 @@ static Status npz_choose(const Source *s, const unsigned char *p, size_t n,
         if (!strcmp(name, want)) {
             *m = x;
             sb_free(&names);
-            return OK;
+            return named_again(p, n, at, want)
+                       ? source_bad(s, "two arrays are named '%s'", want)
+                       : OK;
         }
         if (sb_put_next(&names, count++)) sb_printf(&names, "'%s'", name);
         one = x;

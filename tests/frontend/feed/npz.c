@@ -51,6 +51,14 @@ TEST_CASE(npz, arrays_by_name) {
     zip_add(&none, "data.pkl", "hello", 5, false);
     zip_write(&none, "model.pt");
     pick_fails("model.pt", NULL, "t", "a zip file without .npy arrays");
+    Zip twice = {.n = 0};
+    zip_add_npy(&twice, "t.npy", t, 2, false);
+    zip_add_npy(&twice, "x.npy", x, 3, false);
+    zip_add_npy(&twice, "t.npy", x, 2, false);
+    zip_write(&twice, "twice.npz");
+    pick_fails("twice.npz", NULL, "t", "two arrays are named 't'");
+    REQUIRE(pick("twice.npz", "x", "t", false, &a, &d) == OK);
+    array_close(&a);
 }
 
 /* Arrays that cannot be read, from their directory entries. */
