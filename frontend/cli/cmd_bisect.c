@@ -69,6 +69,15 @@ static double allowed(const Bisect *b, DType x, DType y) {
     return fmax(b->tolerance, x == y ? 0 : ldexp(1, 1 - bits));
 }
 
+/* The distance of two values of a step. A gradient that only another loss scale
+   multiplies is equal. */
+static double values_apart(const Bisect *b, const Tensor *ta,
+                           const Tensor *tb) {
+    double ratio = side_scale(&b->side[1]) / side_scale(&b->side[0]);
+    double apart = tensors_apart(ta, 1, tb);
+    return ratio == 1 ? apart : fmin(apart, tensors_apart(ta, ratio, tb));
+}
+
 static void part_at(Bisect *b, const Seen *pa, const Seen *pb, Str name,
                     double apart, Cause cause) {
     ValueId va = graph_find_value(pa->g, name);
@@ -107,7 +116,7 @@ static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
             if (!ta || !tb) continue;
             DType da = type_get(ta->type)->dtype,
                   db = type_get(tb->type)->dtype;
-            double apart = tensors_apart(ta, tb);
+            double apart = values_apart(b, ta, tb);
             rounded |= da != db;
             if (apart <= (rounded ? several * allowed(b, da, db) : least))
                 continue;
@@ -123,7 +132,7 @@ static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
                           Arena *a) {
     if (slice_run(x, NULL, a, &b->s->diag) != OK) return false;
     const Tensor *made = settled(x, v, a);
-    return made && tensors_apart(stored, made) > b->tolerance;
+    return made && tensors_apart(stored, 1, made) > b->tolerance;
 }
 
 /* Values va and vb, stored as ta and tb, differ by this much. */
@@ -176,7 +185,7 @@ static void compare_values(Bisect *b, const Seen *pa, const Seen *pb,
         Tensor tb = {value_get(pb->g, v)->type, pb->bytes[v.i]};
         if (type_count(type_get(ta.type)) != type_count(type_get(tb.type)))
             continue;
-        double apart = tensors_apart(&ta, &tb);
+        double apart = values_apart(b, &ta, &tb);
         if (apart >
             allowed(b, type_get(ta.type)->dtype, type_get(tb.type)->dtype))
             look_into(b, pa, w, &ta, pb, v, &tb, apart);
@@ -233,7 +242,7 @@ static Status compare_variables(Bisect *b) {
         Tensor tb = {ta.type, arena_alloc(a, v->info.bytes + 1)};
         Status st = side_now(&b->side[0], v, ta.data);
         if (st == OK) st = side_now(&b->side[1], w, tb.data);
-        double apart = st == OK ? tensors_apart(&ta, &tb) : 0;
+        double apart = st == OK ? tensors_apart(&ta, 1, &tb) : 0;
         if (apart > b->tolerance) part_of_variable(b, v, &ta, &tb, apart);
         arena_free(a);
         TRY(st);
@@ -254,7 +263,7 @@ static void compare_start(Bisect *b) {
             v->info.kind == AMPC_KIND_GRADIENT)
             continue;
         Tensor ta = {bisect_type_of(v), v->bytes}, tb = {ta.type, w->bytes};
-        double apart = tensors_apart(&ta, &tb);
+        double apart = tensors_apart(&ta, 1, &tb);
         if (apart <= b->tolerance) continue;
         b->part = (Part){.found = true,
                          .value = intern(v->info.name),

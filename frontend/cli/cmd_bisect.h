@@ -49,9 +49,12 @@ Status side_now(Side *x, const Before *v, void *to);
 Status side_step(Side *x, int64_t first);
 Seen *side_program(const Side *x, const char *name); /* NULL */
 
-/* The relative distance of numbers: the norm of the difference divided by
-   the larger norm; infinite where only one is finite. */
-double tensors_apart(const Tensor *a, const Tensor *b);
+/* The relative distance of `times` a and b: the norm of the difference divided
+   by the larger norm; infinite where only one is finite. */
+double tensors_apart(const Tensor *a, double times, const Tensor *b);
+/* The loss scale of the last step; 1: none. Gradients inside the step are
+   multiplied by it. */
+double side_scale(const Side *x);
 /* Root of the mean square. */
 double tensor_size(const Tensor *t);
 

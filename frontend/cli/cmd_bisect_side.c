@@ -107,6 +107,14 @@ const Before *side_before(const Side *x, const char *name) {
     return NULL;
 }
 
+double side_scale(const Side *x) {
+    const Before *v = side_before(x, own_var_text(OWN_SCALE));
+    float scale = 1;
+    if (v && v->info.dtype == AMPC_DTYPE_F32)
+        memcpy(&scale, v->bytes, sizeof scale);
+    return (double)scale;
+}
+
 /* ---- a step -------------------------------------------------------------- */
 
 Seen *side_program(const Side *x, const char *name) {

@@ -10,13 +10,13 @@
 
 /* ---- numbers ------------------------------------------------------------- */
 
-double tensors_apart(const Tensor *a, const Tensor *b) {
+double tensors_apart(const Tensor *a, double times, const Tensor *b) {
     int64_t n = type_count(type_get(a->type));
     bool whole = !dtype_is_float(type_get(a->type)->dtype);
     double apart = 0, size_a = 0, size_b = 0;
     if (n != type_count(type_get(b->type))) return INFINITY;
     for (int64_t i = 0; i < n; i++) {
-        double x = tensor_get(a, i), y = tensor_get(b, i);
+        double x = times * tensor_get(a, i), y = tensor_get(b, i);
         if (whole && tensor_get_int(a, i) != tensor_get_int(b, i))
             return INFINITY;
         if (x == y || (isnan(x) && isnan(y))) {
@@ -142,15 +142,33 @@ bool slice_find(Slice *x, const Side *side, const Seen *p, ValueId v,
     return all;
 }
 
+/* t as the side whose own value is `own` has it: a gradient that is
+   multiplied by another loss scale is multiplied by the ratio of the two. */
+static const Tensor *with_scale_of(const Tensor *own, double ratio,
+                                   const Tensor *t, Arena *a) {
+    bool same = !own || ratio == 1 || !dtype_is_float(type_get(t->type)->dtype);
+    if (same || tensors_apart(t, 1, own) <= tensors_apart(t, ratio, own))
+        return t;
+    TypeId type = type_with_dtype(t->type, DT_F32);
+    Tensor *to = NEW(a, Tensor);
+    *to = (Tensor){type, arena_alloc(a, (size_t)type_bytes(type_get(type)))};
+    for (int64_t i = 0; i < type_count(type_get(type)); i++)
+        tensor_set(to, i, ratio * tensor_get(t, i));
+    return to;
+}
+
 static const Tensor *slice_operand(const Slice *x, const Slice *like, ValueId v,
                                    Arena *a) {
     const Value *val = value_get(x->p->g, v);
+    const Tensor *own = known_value(x->side, x->p, v, a);
     if (like && val->name && val->kind != VK_CONST) {
         ValueId w = graph_find_value(like->p->g, val->name);
         const Tensor *t = w.i ? known_value(like->side, like->p, w, a) : NULL;
-        if (t && shape_equal(type_get(t->type), type_get(val->type))) return t;
+        double ratio = side_scale(x->side) / side_scale(like->side);
+        if (t && shape_equal(type_get(t->type), type_get(val->type)))
+            return val->kind == VK_RESULT ? with_scale_of(own, ratio, t, a) : t;
     }
-    return known_value(x->side, x->p, v, a);
+    return own;
 }
 
 static void slice_load(Slice *x, const Slice *like, ValueId v, Arena *a) {

@@ -28,19 +28,20 @@ typedef struct Range {
 
 /* One program of sensitivity.h. */
 typedef struct Program {
-    Replica r;
-    Sensitivity sensitivity;
+    const char *name;
     ampc_input *in; /* the model's inputs, then signs or switches */
     char **own;     /* data of the inputs that --calibrate does not feed */
     int nmodel, nin;
-    int weights; /* the repetition whose random weights it has */
 } Program;
 
 typedef struct Measure {
     Session *s;
     Module *m;
     Str objective;
-    Program slopes, step;
+    Replica r;
+    Sensitivity sensitivity;
+    Program slopes, step; /* "eval" and "predict" of r */
+    int weights;          /* the repetition whose random weights r has */
     VEC(Range) ranges;
     FeedSet feed; /* of --calibrate */
     Floats floats;
@@ -60,9 +61,9 @@ static bool is_own(const char *input) {
     return !strncmp(input, "signs/", 6) || !strncmp(input, "round/", 6);
 }
 
-static Status api_fail(const Measure *x, const Program *p, const char *what) {
+static Status api_fail(const Measure *x, const char *what) {
     return fail(&x->s->diag, (Loc){0}, "%s: %s", what,
-                p->r.run.api->error(p->r.run.s));
+                x->r.run.api->error(x->r.run.s));
 }
 
 static Status no_memory(const Measure *x, size_t bytes) {
@@ -165,9 +166,9 @@ static Status make_room(Measure *x) {
 
 /* Random initial weights are drawn anew in each repetition; those of the first
    one are the module's own. */
-static Status draw_weights(const Measure *x, Program *p, int draw) {
-    const Run *r = &p->r.run;
-    for (int i = 0; i < x->m->vars.len && p->weights != draw; i++) {
+static Status draw_weights(Measure *x, int draw) {
+    const Run *r = &x->r.run;
+    for (int i = 0; i < x->m->vars.len && x->weights != draw; i++) {
         Var v = x->m->vars.data[i];
         if (!is_random_weight(&v)) continue;
         v.draw.seed += (uint64_t)draw * 0x9e3779b97f4a7c15u;
@@ -176,9 +177,9 @@ static Status draw_weights(const Measure *x, Program *p, int draw) {
         ampc_input in = ampc_in(v.name, x->weight, (size_t)type_bytes(type),
                                 (ampc_dtype)type->dtype);
         if (r->api->write_variable(r->s, v.name, &in) != AMPC_OK)
-            return api_fail(x, p, v.name);
+            return api_fail(x, v.name);
     }
-    p->weights = draw;
+    x->weights = draw;
     return OK;
 }
 
@@ -202,8 +203,8 @@ static ampc_status model_program(const ampc_module_t *m, const char *program,
     return st;
 }
 
-static bool input_of(const Program *p, const char *spec) {
-    const ampc_api *api = p->r.run.api;
+static bool has_input(const Measure *x, const char *spec) {
+    const ampc_api *api = x->r.run.api;
     ampc_tensor_info t = {.size = sizeof t};
     for (uint32_t i = 0; api->input(api->module, "predict", i, &t) == AMPC_OK;
          i++) {
@@ -216,31 +217,31 @@ static bool input_of(const Program *p, const char *spec) {
 static Status open_data(Measure *x) {
     const Options *o = &x->s->opt;
     RunList specs = {.option = "--calibrate"};
-    ampc_api api = *x->step.r.run.api;
+    ampc_api api = *x->r.run.api;
     bool one = o->objectives.len == 1; /* otherwise other inputs may read it */
     if (!o->calibrate.len) return OK;
     for (int i = 0; i < o->calibrate.len; i++) {
-        if (!one && !input_of(&x->step, o->calibrate.data[i])) continue;
+        if (!one && !has_input(x, o->calibrate.data[i])) continue;
         if (specs.n == RUN_MAX_LIST)
             return fail(&x->s->diag, (Loc){0},
                         "--calibrate: more than %d inputs", RUN_MAX_LIST);
         specs.at[specs.n++] = o->calibrate.data[i];
     }
-    whole = x->step.r.run.api;
+    whole = x->r.run.api;
     api.input = model_input;
     api.program = model_program;
     return feeds_open(&x->s->diag, o->guard, &api, "predict", &specs, &x->feed);
 }
 
 static Status open_inputs(Measure *x, Program *p) {
-    const ampc_api *api = p->r.run.api;
+    const ampc_api *api = x->r.run.api;
     ampc_tensor_info t = {.size = sizeof t};
-    while (api->input(api->module, "predict", (uint32_t)p->nin, &t) == AMPC_OK)
+    while (api->input(api->module, p->name, (uint32_t)p->nin, &t) == AMPC_OK)
         p->nin++;
     p->in = NEW_ARRAY(x->s->arena, ampc_input, p->nin + 1);
     p->own = NEW_ARRAY(x->s->arena, char *, p->nin + 1);
     for (int i = 0; i < p->nin; i++) {
-        api->input(api->module, "predict", (uint32_t)i, &t);
+        api->input(api->module, p->name, (uint32_t)i, &t);
         p->nmodel += !is_own(t.name);
         if (!is_own(t.name) && x->feed.n) continue;
         p->own[i] = calloc(t.bytes + 1, 1);
@@ -268,10 +269,10 @@ static bool random_weights(const Module *m) {
 static int all_draws(const Measure *x) {
     const double work = 4e9; /* multiply-adds and other operations of all
                                 sites */
-    const ampc_api *api = x->slopes.r.run.api;
+    const ampc_api *api = x->r.run.api;
     ampc_program_info p = {.size = sizeof p};
     int n = MOST_DRAWS;
-    if (api->program(api->module, "predict", &p) == AMPC_OK && p.flops > 0)
+    if (api->program(api->module, x->slopes.name, &p) == AMPC_OK && p.flops > 0)
         n = (int)fmax(fmin(work / p.flops, MOST_DRAWS), LEAST_DRAWS);
     if (x->feed.n && !random_weights(x->m) && batches_of(x) < n)
         n = batches_of(x);
@@ -279,9 +280,9 @@ static int all_draws(const Measure *x) {
 }
 
 static Status fill_inputs(Measure *x, Program *p, int draw) {
-    const ampc_api *api = p->r.run.api;
+    const ampc_api *api = x->r.run.api;
     ampc_tensor_info t = {.size = sizeof t};
-    TRY(draw_weights(x, p, draw));
+    TRY(draw_weights(x, draw));
     if (x->feed.n) {
         int64_t size = x->feed.batch > 0 ? x->feed.batch : 1;
         int64_t first = draw % batches_of(x) * size;
@@ -292,7 +293,7 @@ static Status fill_inputs(Measure *x, Program *p, int draw) {
     }
     for (int i = 0; i < p->nin; i++) {
         if (!p->own[i]) continue;
-        api->input(api->module, "predict", (uint32_t)i, &t);
+        api->input(api->module, p->name, (uint32_t)i, &t);
         if (!is_own(t.name))
             fill_input(x, &t, p->own[i], draw);
         else if (p == &x->slopes)
@@ -303,22 +304,25 @@ static Status fill_inputs(Measure *x, Program *p, int draw) {
 
 /* ---- one run ------------------------------------------------------------- */
 
-static Status read_number(const Measure *x, const Program *p, const char *name,
-                          double *v) {
+/* A result of the program that ran last. */
+static Status read_number(const Measure *x, const char *name, double *v) {
     float f;
     ampc_output out = ampc_out(name, &f, sizeof f, AMPC_DTYPE_F32);
-    if (p->r.run.api->read_output(p->r.run.s, name, &out) != AMPC_OK)
-        return api_fail(x, p, name);
+    if (x->r.run.api->read_output(x->r.run.s, name, &out) != AMPC_OK)
+        return api_fail(x, name);
     *v = (double)f;
     return OK;
 }
 
-static Status run_program(const Measure *x, Program *p) {
-    int64_t valid = p->r.run.info.batch ? p->r.run.info.batch : 1;
-    return p->r.run.api->predict(p->r.run.s, p->in, (size_t)p->nin, valid, NULL,
-                                 0) == AMPC_OK
-               ? OK
-               : api_fail(x, p, "the step");
+static Status run_program(const Measure *x, const Program *p) {
+    const Run *r = &x->r.run;
+    size_t n = (size_t)p->nin;
+    int64_t valid = r->info.batch ? r->info.batch : 1;
+    ampc_eval sums = {.size = sizeof sums};
+    ampc_status st = p == &x->slopes
+                         ? r->api->evaluate(r->s, p->in, n, valid, &sums)
+                         : r->api->predict(r->s, p->in, n, valid, NULL, 0);
+    return st == AMPC_OK ? OK : api_fail(x, "the step");
 }
 
 /* A loss near 0 is compared with 1e-6. */
@@ -339,15 +343,15 @@ static Status run_step(Measure *x, int draw, double *loss) {
     Program *p = &x->step;
     TRY(fill_inputs(x, p, draw));
     TRY(run_program(x, p));
-    TRY(read_number(x, p, "loss", loss));
-    for (int i = 0; i < p->r.grads.len; i++)
-        TRY(replica_grad(x->s, &p->r, &p->r.grads.data[i], x->grad));
+    TRY(read_number(x, "loss", loss));
+    for (int i = 0; i < x->r.grads.len; i++)
+        TRY(replica_grad(x->s, &x->r, &x->r.grads.data[i], x->grad));
     return OK;
 }
 
 /* Runs a repetition in fp32 and keeps its results if they are finite. */
 static Status keep_step(Measure *x, int draw) {
-    int64_t n = x->step.r.count;
+    int64_t n = x->r.count;
     double loss, norm = 0;
     TRY(run_step(x, draw, &loss));
     for (int64_t i = 0; i < n; i++)
@@ -360,28 +364,20 @@ static Status keep_step(Measure *x, int draw) {
     return OK;
 }
 
-/* The step in fp32, for as many repetitions as fit. */
-static Status keep_fp32(Measure *x) {
+/* Room for the step in fp32, for as many repetitions as fit. */
+static Status room_for_fp32(Measure *x, int draws, int *most) {
     const int64_t room = INT64_C(1) << 28; /* elements of all gradients
                                               together */
-    int64_t n = x->step.r.count;
-    int draws = all_draws(x), most = draws;
-    if (most == LEAST_DRAWS) most = 2; /* of a long step */
-    while (most > 1 && most * n > room) most--;
+    int64_t n = x->r.count;
+    *most = draws == LEAST_DRAWS ? 2 : draws; /* 2: of a long step */
+    while (*most > 1 && *most * n > room) --*most;
     size_t bytes = (size_t)(n + 1) * sizeof(float);
     x->grad = malloc(bytes);
-    x->ref = malloc(bytes * (size_t)most);
-    x->used = NEW_ARRAY(x->s->arena, int, most);
-    x->loss = NEW_ARRAY(x->s->arena, double, most);
-    x->norm = NEW_ARRAY(x->s->arena, double, most);
-    if (!x->grad || !x->ref) return no_memory(x, bytes * (size_t)most);
-    for (int d = 0; d < draws && x->kept < most; d++) {
-        TRY(keep_step(x, d));
-        if (x->kept || x->feed.n || x->floats == FLOATS_UNIT) continue;
-        x->floats = FLOATS_UNIT;
-        d--;
-    }
-    return x->kept ? OK : not_finite(x);
+    x->ref = malloc(bytes * (size_t)*most);
+    x->used = NEW_ARRAY(x->s->arena, int, *most);
+    x->loss = NEW_ARRAY(x->s->arena, double, *most);
+    x->norm = NEW_ARRAY(x->s->arena, double, *most);
+    return x->grad && x->ref ? OK : no_memory(x, bytes * (size_t)*most);
 }
 
 /* ---- the slopes ---------------------------------------------------------- */
@@ -392,26 +388,25 @@ static Status run_slopes(Measure *x, int draw, double *size) {
     Program *p = &x->slopes;
     TRY(fill_inputs(x, p, draw));
     TRY(run_program(x, p));
-    TRY(read_number(x, p, "loss", &loss));
+    TRY(read_number(x, "loss", &loss));
     size[ERROR_LOSS] = size_of_loss(loss) * size_of_loss(loss);
     size[ERROR_GRADIENT] = 0;
     return x->s->opt.max_error[ERROR_GRADIENT] > 0
-               ? read_number(x, p, "norm", &size[ERROR_GRADIENT])
+               ? read_number(x, "norm", &size[ERROR_GRADIENT])
                : OK;
 }
 
 static Status add_draw(Measure *x, const double *size) {
     char name[40];
-    const Program *p = &x->slopes;
     x->draws++;
-    for (int i = 0; i < p->sensitivity.of.len; i++)
+    for (int i = 0; i < x->sensitivity.of.len; i++)
         for (int k = 0; k < NUM_ERRORS; k++) {
             double alone, both;
-            if (!p->sensitivity.of.data[i].measured[k]) continue;
+            if (!x->sensitivity.of.data[i].measured[k]) continue;
             snprintf(name, sizeof name, "%d/%d", k, i);
-            TRY(read_number(x, p, name, &alone));
+            TRY(read_number(x, name, &alone));
             snprintf(name, sizeof name, "%d/%d", NUM_ERRORS + k, i);
-            TRY(read_number(x, p, name, &both));
+            TRY(read_number(x, name, &both));
             if (size[k] <= 0) continue;
             x->sum[k][i] += alone / size[k];
             x->sum[NUM_ERRORS + k][i] += both * both / size[k];
@@ -419,14 +414,23 @@ static Status add_draw(Measure *x, const double *size) {
     return OK;
 }
 
+/* Both programs run with the same weights, before other weights are drawn. */
 static Status run_draws(Measure *x) {
-    for (int d = 0, n = all_draws(x); d < n; d++) {
+    int draws = all_draws(x), most;
+    TRY(room_for_fp32(x, draws, &most));
+    for (int d = 0; d < draws; d++) {
         double size[NUM_ERRORS];
+        if (x->kept < most) TRY(keep_step(x, d));
+        if (!x->kept && !x->feed.n && x->floats == FLOATS_NORMAL) {
+            x->floats = FLOATS_UNIT;
+            d--;
+            continue;
+        }
         TRY(run_slopes(x, d, size));
         if (isfinite(size[ERROR_LOSS]) && isfinite(size[ERROR_GRADIENT]))
             TRY(add_draw(x, size));
     }
-    return x->draws ? OK : not_finite(x);
+    return x->kept && x->draws ? OK : not_finite(x);
 }
 
 /* ---- the step with roundings --------------------------------------------- */
@@ -439,10 +443,10 @@ static Measure *measure_of(const Measures *all, Str objective) {
 
 static void switch_on(Measure *x, const uint64_t *on, int n) {
     Program *p = &x->step;
-    for (int i = 0; i < p->sensitivity.of.len; i++) {
+    for (int i = 0; i < x->sensitivity.of.len; i++) {
         bool any = false;
         for (int k = 0; k < n && !any; k++)
-            any = on[k] == p->sensitivity.of.data[i].key;
+            any = on[k] == x->sensitivity.of.data[i].key;
         *p->own[p->nmodel + i] = any;
     }
 }
@@ -451,15 +455,17 @@ static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
                        double *error) {
     Measure *x = measure_of(ctx, objective);
     ASSERT(x && "every objective that trains was measured");
-    int64_t count = x->step.r.count;
+    int64_t count = x->r.count;
     double sum[NUM_ERRORS] = {0};
+    bool down = x->kept && x->weights == x->used[x->kept - 1];
     switch_on(x, on, n);
-    for (int d = 0; d < x->kept; d++) {
+    for (int i = 0; i < x->kept; i++) { /* first the weights that are there */
+        int d = down ? x->kept - 1 - i : i;
         const float *ref = x->ref + d * count;
         double loss, square = 0;
         TRY(run_step(x, x->used[d], &loss));
-        for (int64_t i = 0; i < count; i++) {
-            double far = (double)x->grad[i] - (double)ref[i];
+        for (int64_t k = 0; k < count; k++) {
+            double far = (double)x->grad[k] - (double)ref[k];
             square += far * far;
         }
         double far = (loss - x->loss[d]) / size_of_loss(x->loss[d]);
@@ -488,8 +494,8 @@ static double mean_square(const Measure *x, int k, int site) {
 
 static void add_errors(Measure *x, Errors *e) {
     Arena *a = x->s->arena;
-    for (int i = 0; i < x->slopes.sensitivity.of.len; i++) {
-        const SensitivitySite *s = &x->slopes.sensitivity.of.data[i];
+    for (int i = 0; i < x->sensitivity.of.len; i++) {
+        const SensitivitySite *s = &x->sensitivity.of.data[i];
         ErrorOf of = {.key = s->key, .count = s->count};
         for (int k = 0; k < NUM_ERRORS; k++) {
             if (s->measured[k]) of.square[k] = mean_square(x, k, i);
@@ -523,33 +529,31 @@ static Status check_limits(const Measure *x, Errors *e) {
     return OK;
 }
 
-static Status make_program(Measure *x, SensitivityForm form, Program *p) {
+static Status make_programs(Measure *x) {
     Session *s = x->s;
     const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
     Module aside;
     PassCtx cx = {arena_new(), &s->diag, &s->opt};
-    Graph *copy = graph_clone_aside(g, &aside, s->arena);
-    Status st = sensitivity_make(copy, &cx, form, &p->sensitivity);
+    graph_clone_aside(g, &aside, s->arena);
+    Status st = sensitivity_make(&aside, &cx, &x->sensitivity);
     arena_free(cx.scratch);
     TRY(st);
-    p->r.unfused = true;
-    return replica_load(s, &aside, "inline", 0, &p->r);
+    x->slopes.name = "eval";
+    x->step.name = "predict";
+    x->r.unfused = true;
+    TRY(replica_load(s, &aside, "inline", 0, &x->r));
+    return replica_grads(s, &x->r);
 }
 
 static Status measure_steps(Measure *x, Errors *e) {
-    const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
-    find_ranges(x, g);
+    find_ranges(x, module_program(x->m, PROGRAM_MICRO, x->objective));
     TRY(make_room(x));
-    TRY(make_program(x, SENSITIVITY_SWITCHES, &x->step));
-    TRY(replica_grads(x->s, &x->step.r));
-    TRY(make_program(x, SENSITIVITY_SLOPES, &x->slopes));
+    TRY(make_programs(x));
     TRY(open_data(x));
     TRY(open_inputs(x, &x->step));
     TRY(open_inputs(x, &x->slopes));
-    TRY(keep_fp32(x));
     for (int k = 0; k < 2 * NUM_ERRORS; k++)
-        x->sum[k] =
-            NEW_ARRAY(x->s->arena, double, x->slopes.sensitivity.of.len + 1);
+        x->sum[k] = NEW_ARRAY(x->s->arena, double, x->sensitivity.of.len + 1);
     TRY(run_draws(x));
     add_errors(x, e);
     return check_limits(x, e);
@@ -557,7 +561,6 @@ static Status measure_steps(Measure *x, Errors *e) {
 
 static void close_program(Program *p) {
     for (int i = 0; p->own && i < p->nin; i++) free(p->own[i]);
-    replica_close(&p->r);
 }
 
 static void close_all(Session *s) {
@@ -568,6 +571,7 @@ static void close_all(Session *s) {
         feeds_free(&x->feed);
         close_program(&x->slopes);
         close_program(&x->step);
+        replica_close(&x->r);
         free(x->ref);
         free(x->grad);
         free(x->weight);

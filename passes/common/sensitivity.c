@@ -2,13 +2,13 @@
 /* sensitivity.c: see sensitivity.h.
    Before:  graph micro: %h.bf16 = cast %h     %z = matmul %h.bf16, %w.bf16
             write %ampc.grad/w = add %ampc.grad/w, %dw
-   After:   graph predict(.., %signs/w: f32[..]):
+   After:   graph eval(.., %signs/w: f32[..]):
             %h.operand = reshape %h     %z = matmul %h.operand, %w.operand
             %q = reduce_sum (mul %dw, %signs/w)
             %a = gradient of the loss by %h   %d = sub (cast (cast %h)), %h
             %s = reduce_sumsq (mul %a, %d)
             return loss=.., norm=.., 0/0=%s, ..
-   or:      graph predict(.., %round/0: bool[]):
+   and:     graph predict(.., %round/0: bool[]):
             %h.round = where %round/0, (cast (cast %h)), %h
             return loss=.., grad/w=%dw
    requires     stage PRIMITIVE, before pass place                           */
@@ -16,6 +16,11 @@
 
 #include "ir/graph/names.h"
 #include "passes/rewrite.h"
+
+typedef enum SensitivityForm {
+    SENSITIVITY_SLOPES,
+    SENSITIVITY_SWITCHES
+} SensitivityForm;
 
 typedef struct Maker {
     Graph *g;
@@ -55,7 +60,6 @@ static ValueId apart(Maker *m, int i, ValueId v) {
     if (m->form == SENSITIVITY_SWITCHES) {
         ValueId on =
             graph_input(m->g, internf("round/%d", i), type_scalar(DT_BOOL));
-        vec_push(m->g->arena, &m->out->inputs, value_get(m->g, on)->name);
         return b_where(&m->b, on,
                        sensitivity_rounded(m, v, m->s.of.data[i].low), v);
     }
@@ -149,8 +153,6 @@ static ValueId add_gradients(Maker *m, const Write *w, int n) {
         }
         Str name = internf("signs/%s", of);
         ValueId signs = graph_input(g, name, value_get(g, grad)->type);
-        name = value_get(g, signs)->name;
-        vec_push(g->arena, &m->out->inputs, name);
         ValueId part = b2(&m->b, OP_MUL, grad, signs, DT_F32);
         q = plus(m, q, sum_all(m, OP_REDUCE_SUM, part));
         norm = plus(m, norm, sum_all(m, OP_REDUCE_SUMSQ, grad));
@@ -189,22 +191,36 @@ static void make_step(Maker *m) {
     for (int i = 0; i < n; i++) widen_sensitivity_node(m, old[i], &site);
 }
 
-Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,
-                        Sensitivity *out) {
+static void list_sites(Maker *m) {
+    for (int i = 0; i < m->s.of.len; i++) {
+        const Site *s = &m->s.of.data[i];
+        vec_push(m->g->arena, &m->out->of,
+                 (SensitivitySite){.key = s->key,
+                                   .name_key = s->name_key,
+                                   .count = site_count(m->g, s)});
+    }
+}
+
+static Status make_sums(Maker *m, ValueId loss, const Write *writes, int n) {
+    ValueId q = NO_VALUE;
+    bool slopes = m->form == SENSITIVITY_SLOPES;
+    if (slopes) TRY(add_sums(m, ERROR_LOSS, loss));
+    if (!slopes || m->cx->opt->max_error[ERROR_GRADIENT] > 0)
+        q = add_gradients(m, writes, n);
+    return q.i ? add_sums(m, ERROR_GRADIENT, q) : OK;
+}
+
+static Status make_program(Graph *g, PassCtx *cx, SensitivityForm form,
+                           Sensitivity *out) {
     Maker m = {.g = g,
                .b = {.g = g},
                .a = cx->scratch,
                .cx = cx,
                .form = form,
                .out = out};
+    bool slopes = form == SENSITIVITY_SLOPES;
     m.s = sites_find(g, cx);
-    for (int i = 0; i < m.s.of.len; i++) {
-        const Site *s = &m.s.of.data[i];
-        vec_push(g->arena, &out->of,
-                 (SensitivitySite){.key = s->key,
-                                   .name_key = s->name_key,
-                                   .count = site_count(g, s)});
-    }
+    if (slopes) list_sites(&m);
     make_step(&m);
     ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
     int n = g->writes.len;
@@ -213,22 +229,25 @@ Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,
     m.b = (Builder){.g = g, .flags = NODE_BACKWARD};
     loss = widened(&m, loss);
     graph_add_output(g, intern("loss"), loss);
-    if (form == SENSITIVITY_SLOPES) TRY(add_sums(&m, ERROR_LOSS, loss));
-    if (form == SENSITIVITY_SWITCHES ||
-        cx->opt->max_error[ERROR_GRADIENT] > 0) {
-        ValueId q = add_gradients(&m, writes, n);
-        if (q.i) TRY(add_sums(&m, ERROR_GRADIENT, q));
-    }
+    TRY(make_sums(&m, loss, writes, n));
     VEC(ValueId) roots = {0};
     for (int i = 0; graph_root(g, i); i++)
         vec_push(m.a, &roots, *graph_root(g, i));
     graph_drop_unneeded(g, 0, 0, roots.data, roots.len);
     for (int i = 0; i < g->order.len; i++)
         node_at(g, i)->flags &= ~(uint32_t)(NODE_UPDATE | NODE_BACKWARD);
-    g->name = intern("predict");
-    g->program = PROGRAM_PREDICT;
+    g->program = slopes ? PROGRAM_EVAL : PROGRAM_PREDICT;
     g->objective = intern("");
-    g->module->low = NUM_DTYPES;
-    g->module->stage = STAGE_STEP;
+    g->name = program_name(g->program, g->objective);
+    return OK;
+}
+
+Status sensitivity_make(Module *m, PassCtx *cx, Sensitivity *out) {
+    Graph *step = m->graphs.data[0];
+    Graph *slopes = graph_clone(step, step->name);
+    TRY(make_program(slopes, cx, SENSITIVITY_SLOPES, out));
+    TRY(make_program(step, cx, SENSITIVITY_SWITCHES, out));
+    m->low = NUM_DTYPES;
+    m->stage = STAGE_STEP;
     return OK;
 }

@@ -21,24 +21,18 @@ typedef struct SensitivitySite {
 
 typedef struct Sensitivity {
     VEC(SensitivitySite) of;
-    Strs inputs; /* SIGNS/PARAMETER, or ROUND/SITE */
 } Sensitivity;
 
-typedef enum SensitivityForm {
-    SENSITIVITY_SLOPES, /* sums for each site: "loss"; "norm", the square of the
-                     gradient's 2-norm; "0/SITE" and "1/SITE", the sums for loss
-                     and gradient; "2/SITE" and "3/SITE", the sums of
-                     (dL/dv_i d_i), whose squares tell if the errors are
-                     independent.  Inputs SIGNS/PARAMETER are u.  Without a
-                     limit of the gradient's error, only what is for the
-                     loss                                                   */
-    SENSITIVITY_SWITCHES /* the step in fp32 that rounds at a site if the input
-                      ROUND/SITE is 1: "loss" and "grad/PARAMETER"           */
-} SensitivityForm;
-
-/* g, the micro program before pass place, alone in its module, becomes the
-   program "predict" in fp32, of stage STEP.                                 */
-Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,
-                        Sensitivity *out);
+/* The only graph of m, the micro program before pass place, becomes two
+   programs in fp32, of stage STEP:
+   "eval"     sums for each site: "loss"; "norm", the square of the gradient's
+              2-norm; "0/SITE" and "1/SITE", the sums for loss and gradient;
+              "2/SITE" and "3/SITE", the sums of (dL/dv_i d_i), whose squares
+              tell if the errors are independent.  Inputs SIGNS/PARAMETER are u.
+              Without a limit of the gradient's error, only what is for the loss
+   "predict"  the step that rounds at a site if the input ROUND/SITE is 1:
+              "loss" and "grad/PARAMETER"
+   As programs of one module they share variables and kernels.               */
+Status sensitivity_make(Module *m, PassCtx *cx, Sensitivity *out);
 
 #endif

@@ -206,6 +206,21 @@ TEST_CASE(bisect, two_precisions_part_by_rounding_alone) {
     free(out);
 }
 
+/* Gradients of fp16 are multiplied by the loss scale. */
+TEST_CASE(bisect, a_loss_scale_is_no_difference) {
+    static const char *const pairs[][2] = {{"fp32", "fp16"}, {"fp16", "bf16"}};
+    for (int i = 0; i < 2; i++) {
+        char a[80], b[80];
+        int status;
+        snprintf(a, sizeof a, "--loss mse --precision %s", pairs[i][0]);
+        snprintf(b, sizeof b, "--loss mse --precision %s", pairs[i][1]);
+        compile_pair(a, b);
+        char *out = bisected("--tolerance 0.2 --steps 3", &status);
+        CHECK_MSG(status == 0, "%s, %s: %s", a, b, out);
+        free(out);
+    }
+}
+
 TEST_CASE(bisect, other_initial_weights_are_named) {
     int status;
     char *out;
