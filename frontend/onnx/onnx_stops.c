@@ -99,6 +99,11 @@ static void warn_doubts(const Stops *s) {
          "node '%s' reads a copy whose node the exporter dropped; if the "
          "model copies a detached value (h.detach().clone()), the gradient "
          "must stop, and passes here: optimize=False keeps both nodes"},
+        {&s->views,
+         "node '%s' reads a view to its operand's own shape, whose node the "
+         "exporter dropped; if a torch.autograd.Function returns it (gradient "
+         "reversal), the file lacks its backward(): write it with detach(), as "
+         "2 * x.detach() - x for a reversed gradient"},
         {&s->unknown,
          "node '%s' reads what was computed under torch.no_grad() or under "
          "torch.autocast(), the file does not tell which: the gradient "

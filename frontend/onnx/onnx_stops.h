@@ -51,6 +51,7 @@ typedef struct Stops {
     StrMap placed;    /* lines of PyTorch's graph that got their stops */
     VEC(Line) list;
     Doubt copies;   /* reads a copy, perhaps of a detached value */
+    Doubt views;    /* reads a view, perhaps of an autograd.Function */
     Doubt unknown;  /* reads a block of unknown kind */
     Doubt merged;   /* reads a node that an equal node replaced */
     Doubt unplaced; /* reads a detached value through an unknown operand */
@@ -103,7 +104,8 @@ void stops_doubt(Doubt *d, const OxNode *n);
    leave_block() knows which one if it is in a block. */
 void stops_find_merged(Stops *s, int node);
 /* Copies whose node is gone, on lines without detach(): t =
-   h.detach().clone() and t = h.clone() look alike. */
+   h.detach().clone() and t = h.clone() look alike, and so do a view to the
+   value's own shape and the result of a function that only has a backward(). */
 void stops_find_copies(Stops *s, int node);
 
 #endif

@@ -171,15 +171,17 @@ static bool is_target(const Stops *s, int node) {
 void stops_find_copies(Stops *s, int node) {
     const OxNode *n = &s->ox->nodes.data[node];
     Reads r;
-    bool is[MOST], clones = false;
+    bool is[MOST], clones = false, views = false;
     int lost = 0;
     if (str_map_get(&s->lines, stops_trace(n)) >= 0) return;
     stops_read_node(s, node, &r);
     for (int i = 0; i < r.nargs; i++)
         lost += is[i] =
             stops_is_copy(r.args[i]) && str_map_get(&s->known, r.args[i]) < 0;
-    for (int i = 0; i < r.nargs; i++)
+    for (int i = 0; i < r.nargs; i++) {
         clones |= is[i] && stops_is_of(r.args[i], "clone");
+        views |= is[i] && ox_torch_counts(r.args[i], "view");
+    }
     for (int i = 0; i < r.nouter && lost; i++) {
         n = &s->ox->nodes.data[node]; /* a stop moves them */
         Str operand = n->in[r.outer[i]], name = stops_called(s, node, operand);
@@ -190,5 +192,7 @@ void stops_find_copies(Stops *s, int node) {
         else if (str_map_get(&s->read, name) >= 0 ||
                  (clones && is_target(s, node)))
             stops_doubt(&s->copies, n);
+        else if (views && r.nargs == r.nouter)
+            stops_doubt(&s->views, n);
     }
 }

@@ -147,6 +147,29 @@ TEST_CASE(onnx_stops, copies_that_alone_read_their_value) {
     }
 }
 
+/* x.view_as(x), which the exporter drops, is what a function of autograd
+   returns that only has a backward(). */
+TEST_CASE(onnx_stops, views_to_their_own_shape) {
+    static const struct {
+        const char *args;
+        bool told;
+    } rows[] = {{"%a, %view", true},
+                {"%a, %view_2", true},
+                {"%a, %view_as_real", false},
+                {"%a, %t", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        fx_node(&m, "Mul", "a,t", "y", "mul", rows[i].args, NULL);
+        made_output(&m, "y");
+        CHECK_EQ_INT(stops(&m), 0);
+        CHECK_MSG(!!strstr(made_message(&m), "'y' reads a view to its") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* f(t) and f(t.detach()) were merged into one node. */
 TEST_CASE(onnx_stops, equal_nodes_that_were_merged) {
     static const struct {
