@@ -39,8 +39,11 @@ import drawn  # noqa: E402
 from loss_table import BATCH, LOSSES, loss  # noqa: E402
 import loss_heads  # noqa: E402, F401
 import loss_practice  # noqa: E402, F401
+import loss_reported  # noqa: E402, F401
+import loss_structured  # noqa: E402, F401
 
 FEATURES, HIDDEN = 8, 16
+RATE = 2**16  # so large that a step shows small gradients beside weights
 LOW = {"bf16": (torch.bfloat16, 2.0**-7), "fp16": (torch.float16, 2.0**-10)}
 HEADER = ("name,draw,loss,bf16_loss,bf16_gradient,fp16_loss,fp16_gradient"
           " (autocast's distances)")
@@ -722,7 +725,7 @@ def run(command):
 def module(program, path, precision, *more):
     so = f"{path}.{precision}.so"
     run([program, path, "-o", so, "--precision", precision, "--optimizer",
-         "sgd,lr=1", "--target", "cpu:x86-64-v3", *more])
+         f"sgd,lr={RATE}", "--target", "cpu:x86-64-v3", *more])
     return ampc.Module(so)
 
 
@@ -739,7 +742,7 @@ def stepped(m, name, draw):
         r = s.step(**feed)
         if r["applied"]:
             break
-    g = {n: before[n] - s[n].astype("f8") for n in before}
+    g = {n: (before[n] - s[n].astype("f8")) / RATE for n in before}
     return r["loss"], g
 
 

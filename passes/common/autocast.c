@@ -286,12 +286,25 @@ static bool add_rest(Rewriter *rw, NodeId id, ValueId *with) {
     return true;
 }
 
+static double all_work(const Graph *g) {
+    double all = 0;
+    for (int i = 0; i < g->order.len; i++)
+        all += product_work(g, node_at(g, i));
+    return all;
+}
+
+/* Multiply-adds that a product of wide_products.h may always take: some
+   milliseconds of a CPU core. */
+static const double wide_work = 0x1p28;
+
 static void autocast_graph(Graph *g, DType low, bool head, Arena *scratch) {
+    enum { WIDE_PART = 1024 };
     Autocast ac = {.g = g, .low = low, .b = {.g = g}};
     rewrite_graph(g, scratch, factor_behind, NULL);
     ac.origins = origins_of(g, scratch);
     ac.low_of = NEW_ARRAY(scratch, ValueId, g->values.len);
-    ac.wide = wide_products(g, scratch);
+    ac.wide =
+        wide_products(g, fmax(all_work(g) / WIDE_PART, wide_work), scratch);
     ac.head = NEW_ARRAY(scratch, bool, g->values.len);
     ac.rest = NEW_ARRAY(scratch, bool, g->values.len);
     ac.limit = (uint32_t)g->values.len;

@@ -16,6 +16,8 @@
 
    requires     stage TYPED
    establishes  nothing new                                                   */
+#include <math.h>
+
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
 #include "passes/common/wide_products.h"
@@ -24,7 +26,7 @@
 
 static void mark_graph(Graph *g, AmpcFactors factors, Arena *scratch) {
     Origins origins = origins_of(g, scratch);
-    const bool *wide = wide_products(g, scratch);
+    const bool *wide = wide_products(g, INFINITY, scratch);
     for (int i = 0; i < g->order.len; i++) {
         Node *n = node_get(g, g->order.data[i]);
         if (node_class(n) == AMP_LOW && !wide[n->out[0].i] &&

@@ -26,6 +26,8 @@
    computed from values that must be exact. */
 #include "passes/common/wide.h"
 
+#include <math.h>
+
 #include "passes/common/wide_products.h"
 #include "passes/rewrite.h"
 
@@ -90,7 +92,7 @@ static void note_wide_products(Facts *f, Arena *a) {
     const Graph *g = f->g;
     bool *line = NEW_ARRAY(a, bool, g->values.len); /* read as a vector */
     const bool *fixed = fixed_values(g, false, a);
-    f->wide = wide_products(g, a);
+    f->wide = wide_products(g, INFINITY, a); /* autocast.c has decided */
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         if (n->op == OP_RESHAPE && n->flags &&

@@ -2,6 +2,7 @@
 /* wide_products.c: see wide_products.h. */
 #include "passes/common/wide_products.h"
 
+#include "passes/passes.h"
 #include "passes/rewrite.h"
 
 bool node_moves(const Node *n) {
@@ -71,13 +72,26 @@ static bool is_of_sums(const Graph *g, ValueId v, ValueId x, ValueId y,
     return true;
 }
 
+/* True if the product is of few terms or takes at most `most` multiply-adds.
+   Rounding errors of many terms average out: torch.autocast's error is then
+   mostly that of the rounded result, and 16-bit operands are no worse. */
+static bool is_cheap(const Graph *g, const Node *product, double most) {
+    enum { TERMS = 64 };
+    double work = product_work(g, product);
+    return work <= most ||
+           work <= TERMS * (double)value_count(g, product->out[0]);
+}
+
 /* Marks the product that operand k of the sum or difference n is, if the other
    operand is made of sums over the product's operands. */
-static void note_cancelled(const Graph *g, const Node *n, int k, bool *wide) {
+static void note_cancelled(const Graph *g, const Node *n, int k, double most,
+                           bool *wide) {
     enum { DEPTH = 6 };
     ValueId v = unscaled(g, n->in[k]);
     const Node *product = value_maker(g, v);
-    if (!product || product->op != OP_MATMUL || !reads_f32(g, product)) return;
+    if (!product || product->op != OP_MATMUL || !reads_f32(g, product) ||
+        !is_cheap(g, product, most))
+        return;
     ValueId x = unscaled(g, product->in[0]), y = unscaled(g, product->in[1]);
     if (is_of_sums(g, n->in[1 - k], x, y, DEPTH)) wide[v.i] = true;
 }
@@ -170,7 +184,7 @@ static void note_gradients(const Graph *g, const bool *of, bool *wide) {
     }
 }
 
-bool *wide_products(const Graph *g, Arena *a) {
+bool *wide_products(const Graph *g, double most, Arena *a) {
     bool *wide = NEW_ARRAY(a, bool, g->values.len);
     bool *of = NEW_ARRAY(a, bool, g->values.len);
     note_filters(g, a, wide);
@@ -179,7 +193,7 @@ bool *wide_products(const Graph *g, Arena *a) {
         if (reads_f32(g, n) && !n->flags && has_small_matrix(g, n))
             wide[n->out[0].i] = true;
         if (n->flags || n->fn || (n->op != OP_ADD && n->op != OP_SUB)) continue;
-        for (int k = 0; k < 2; k++) note_cancelled(g, n, k, wide);
+        for (int k = 0; k < 2; k++) note_cancelled(g, n, k, most, wide);
     }
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);

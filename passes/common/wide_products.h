@@ -15,7 +15,9 @@ bool *fixed_values(const Graph *g, bool variables, Arena *a);
 /* By ValueId.i, results of products in forward whose operands are f32:
    - a sum or difference of the product and of sums over its own operands:
      squared distances by expansion, |a|^2 + |b|^2 - 2 a b, and moments,
-     E[a b] - E[a] E[b]. The terms cancel; torch.cdist is fp32, too.
+     E[a b] - E[a] E[b]. The terms cancel; torch.cdist is fp32, too. Of more
+     than 64 terms a sum, only with at most `most` multiply-adds: a search in a
+     large codebook keeps its 16 bits.
    - a convolution of one input channel a group with a filter of constants, such
      as the windows of SSIM and the differences of an edge: it computes local
      means or differences, which then cancel. So does one with a variable that
@@ -24,6 +26,6 @@ bool *fixed_values(const Graph *g, bool variables, Arena *a);
    - products of computed values of which one is matrices of at most 6 rows and
      columns, such as rotations and rigid motions.
    And in backward the products that compute the gradients of these. */
-bool *wide_products(const Graph *g, Arena *a);
+bool *wide_products(const Graph *g, double most, Arena *a);
 
 #endif
