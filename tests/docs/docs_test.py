@@ -157,6 +157,20 @@ def check_complete():
             failed("docs/index.md", f"does not lead to {path}")
 
 
+def check_version(ampc):
+    """Pages name this version and no other."""
+    version = subprocess.run([ampc, "--version"], check=True, text=True,
+                             stdout=subprocess.PIPE).stdout.split()[1]
+    for path, form in (("README.md", r"\| Version \| ([\d.]+\d)"),
+                       ("docs/install.md", r"`ampc[-_]([\d.]+\d)"),
+                       ("CHANGELOG.md", r"(?:^## |The first version, )([\d.]+\d)")):
+        with open(path) as f:
+            found = re.findall(form, f.read(), re.M)
+        if version not in found[:1] or path != "CHANGELOG.md" and \
+                set(found) != {version}:
+            failed(path, f"names versions {found}; this one is {version}")
+
+
 def check_python():
     """python.md names everything that the package gives."""
     sys.path.insert(0, "runtime/python")
@@ -323,6 +337,7 @@ def main():
         check_generated(ampc)
         check_complete()
         check_messages()
+        check_version(ampc)
         check_python()
     with tempfile.TemporaryDirectory() as folder:
         if not sys.argv[2:]:

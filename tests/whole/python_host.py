@@ -353,6 +353,7 @@ def calls(path, host, accumulating, classes):
     assert m.trains and m.evaluates and m.predicts and m.parts
     assert m.program()["ninput"] == 2 and m.program("eval")["noutput"] >= 1
     assert m.objectives == [] and m.info["options"]
+    assert m.api.version.decode() == ampc.__version__
     with m.session("cpu", 1, max_skipped=-1) as s:
         assert s.device() == {"kind": "cpu", "name": ""}
         assert s.stage("x") is None and s.notice() == ""
