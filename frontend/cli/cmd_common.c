@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_common.c: options, messages and model files, for every command.      */
 #include <inttypes.h>
+#include <malloc.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,17 @@
 #include "runtime/base/json.h"
 #include "runtime/files/outfile.h"
 
+/* Memory that one pass frees serves the next pass: for large models the system
+   takes longer to clear pages than a pass takes to fill them. `ampc run` has no
+   passes: the system takes back what a run frees. */
+static void keep_freed_memory(void) {
+    enum { KEPT = 1 << 30 };
+    mallopt(M_MMAP_THRESHOLD, KEPT);
+    mallopt(M_TRIM_THRESHOLD, KEPT);
+}
+
 void session_init(Session *s) {
+    keep_freed_memory();
     *s = (Session){.arena = arena_new()};
     options_init(&s->opt, s->arena);
     s->opt.guard = file_guard_new();

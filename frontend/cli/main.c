@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: the command line.  Each command is a file cmd_*.c.               */
 #include <errno.h>
-#include <malloc.h>
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
@@ -108,12 +107,7 @@ static int run(int argc, char **argv) {
 /* If output could not be written, the status is an error even if the command
    succeeded. */
 int main(int argc, char **argv) {
-    enum { KEPT = 1 << 30 };
     leave_install();
-    /* memory that one pass frees serves the next one: for large models the
-       system takes longer to clear pages than a pass takes to fill them */
-    mallopt(M_MMAP_THRESHOLD, KEPT);
-    mallopt(M_TRIM_THRESHOLD, KEPT);
     int status = run(argc, argv);
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;

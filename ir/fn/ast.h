@@ -144,9 +144,9 @@ struct Module;
 /* lx is at `def`; the function is allocated in arena a. It may call the
    library's functions above it, and the functions of m (NULL: none). */
 Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
-/* lx is at `optimizer` (optimizer.h), which makes two functions. */
-Status parse_optimizer(Lexer *lx, Arena *a, const struct Module *m, Fn **once,
-                       Fn **update);
+/* lx is at `optimizer` (optimizer.h). */
+Status parse_optimizer(Lexer *lx, Arena *a, const struct Module *m,
+                       const Fn **update);
 /* lx is at the `gradient` of a rule; ops[0..*n) receives the ops that the
    rule is for. */
 enum { MAX_RULE_OPS = 8 };

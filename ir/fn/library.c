@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* library.c: the functions there are, which are read when the first name is
    looked up. */
-#include "ir/fn/fn.h"
+#include "ir/fn/optimizer.h"
 
 #include <string.h>
 
@@ -24,10 +24,10 @@ static Status read_one(Lexer *lx, Arena *a) {
         return OK;
     }
     if (lex_is_word(lx, "optimizer")) {
-        Fn *once;
-        TRY(parse_optimizer(lx, a, NULL, &once, &f));
-        vec_push(a, &library, once);
-        vec_push(a, &library, f);
+        const Fn *update, *part;
+        TRY(parse_optimizer(lx, a, NULL, &update));
+        for (int i = 0; (part = optimizer_part(update->optimizer, i)); i++)
+            vec_push(a, &library, (Fn *)part);
         return OK;
     }
     Token at = lx->tok;

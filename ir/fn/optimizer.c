@@ -187,49 +187,141 @@ static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
         vec_push(p->a, &in, intern("t"));
         vec_push(p->a, &out, o->lr.name);
     }
-    if (MAX_FN_OPERANDS < 3 + out.len + o->states.len)
-        return lex_fail(lx, &at, "more than %d results of once and state",
-                        MAX_FN_OPERANDS - 3);
     for (int i = 0; i < 2; i++)
         def_add_operand(f, (FnOperand){in.data[i], FO_FLOAT, false});
-    for (int i = 0; i < out.len; i++) {
-        for (int k = 0; k < p->fn->operands.len; k++)
-            if (p->fn->operands.data[k].name == out.data[i])
-                return lex_fail(lx, &at, "'%.60s' is there already",
-                                out.data[i]);
+    for (int i = 0; i < out.len; i++)
         def_add_result(f, (FnResult){out.data[i], false, DT_F32});
+    return OK;
+}
+
+/* ---- totals -------------------------------------------------------------- */
+
+static bool is_total(const Stmt *s) {
+    const Expr *e = s->value;
+    return s->kind == S_ASSIGN && e->kind == E_CALL &&
+           e->callee == CALLEE_BUILTIN && e->builtin == F_total;
+}
+
+/* A function without operands and body, for another part of the definition. */
+static Fn *new_part(const Fn *of, Str name) {
+    Fn *f = NEW(of->arena, Fn);
+    *f = (Fn){.arena = of->arena,
+              .file = of->file,
+              .line = of->line,
+              .attrs = of->attrs,
+              .info = of->info,
+              .text = ""};
+    f->instances = NEW(of->arena, struct FnTable);
+    f->info.text = name;
+    f->info.in_min = f->info.in_max = f->info.out_min = f->info.out_max = 0;
+    return f;
+}
+
+/* The function of total s, whose body begins with the lines before it. */
+static Status add_total(DefParser *p, Optimizer *o, const Stmt *s,
+                        const Block *before) {
+    Token at = {.line = s->line, .col = s->col};
+    if (s->names.len != 1 || s->value->args.len != 1 || s->value->keys.len)
+        return lex_fail(p->lx, &at, "a total is NAME = total(x)");
+    Str name = s->names.data[0];
+    Fn *f = new_part(p->fn, internf("%s_%s", p->fn->info.text, name));
+    Expr *sum = made_expr(p, E_CALL, intern("total_of"));
+    sum->callee = CALLEE_FN;
+    sum->fn = fn_std("total_of");
+    vec_push(p->a, &sum->args, s->value->args.data[0]);
+    for (int i = 0; i < before->len; i++)
+        vec_push(p->a, &f->body.block, before->data[i]);
+    vec_push(p->a, &f->body.block, made_assign(p, name, sum));
+    def_add_result(f, (FnResult){name, false, DT_F64});
+    vec_push(p->a, &o->totals, f);
+    return OK;
+}
+
+/* Replaces the lines that are totals by functions of their own. */
+static Status take_totals(DefParser *p, Optimizer *o) {
+    Block *body = &p->fn->body.block, rest = {0};
+    for (int i = 0; i < body->len; i++) {
+        const Stmt *s = &body->data[i];
+        if (is_total(s))
+            TRY(add_total(p, o, s, &rest));
+        else
+            vec_push(p->a, &rest, *s);
     }
+    *body = rest;
     return OK;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static void finish(DefParser *p, Optimizer *o, Fn *once) {
-    Fn *f = p->fn;
-    def_add_operand(f, (FnOperand){finite_name(), FO_ANY, false});
-    for (int i = 0; i < once->results.len; i++)
-        def_add_operand(
-            f, (FnOperand){once->results.data[i].name, FO_FLOAT, false});
-    def_add_result(f, (FnResult){f->operands.data[0].name, false, NUM_DTYPES});
-    for (int i = 0; i < o->states.len; i++) {
-        Str name = o->states.data[i].name;
-        def_add_operand(f, (FnOperand){name, FO_ANY, true});
-        def_add_result(f, (FnResult){name, false, NUM_DTYPES});
-    }
-    add_guards(p, o);
-    f->whole = true;
-    f->body.given = once->body.given = true;
-    f->info.amp = once->info.amp = AMP_NONE;
-    f->info.torch = once->info.torch = TORCH_PROMOTE;
-    o->once = once;
-    o->update = f;
-    f->optimizer = once->optimizer = o;
+/* Adds one operand of the update; its name must be new. */
+static Status add_number(DefParser *p, const Optimizer *o, Fn *f, Str name,
+                         int line) {
+    Token at = {.line = line, .col = 1};
+    bool used = false;
+    for (int i = 0; i < f->operands.len; i++)
+        used |= f->operands.data[i].name == name;
+    for (int i = 0; i < f->attrs.len; i++)
+        used |= f->attrs.data[i].name == name;
+    for (int i = 0; i < o->states.len; i++)
+        used |= o->states.data[i].name == name;
+    if (used) return lex_fail(p->lx, &at, "'%.60s' is there already", name);
+    def_add_operand(f, (FnOperand){name, FO_FLOAT, false});
+    return OK;
 }
 
-Status parse_optimizer(Lexer *lx, Arena *a, const Module *m, Fn **once,
-                       Fn **update) {
+/* The operands of the update, or of total number `totals`, behind p and g. */
+static Status add_operands(DefParser *p, const Optimizer *o, Fn *f,
+                           int totals) {
+    def_add_operand(f, (FnOperand){finite_name(), FO_ANY, false});
+    for (int i = 0; i < o->once->results.len; i++)
+        TRY(add_number(p, o, f, o->once->results.data[i].name, o->once->line));
+    for (int i = 0; i < totals; i++)
+        TRY(add_number(p, o, f, o->totals.data[i]->results.data[0].name,
+                       f->line));
+    for (int i = 0; i < o->states.len; i++)
+        def_add_operand(f, (FnOperand){o->states.data[i].name, FO_ANY, true});
+    return OK;
+}
+
+static void finish_part(const Optimizer *o, Fn *f) {
+    f->body.given = true;
+    f->info.amp = AMP_NONE;
+    f->info.torch = TORCH_PROMOTE;
+    f->optimizer = o;
+}
+
+static Status finish(DefParser *p, Optimizer *o, Fn *once) {
+    Fn *f = p->fn;
+    o->once = once;
+    o->update = f;
+    TRY(take_totals(p, o));
+    if (MAX_FN_OPERANDS < 3 + once->results.len + o->totals.len + o->states.len)
+        return lex_fail(p->lx, &p->lx->tok,
+                        "more than %d results of once, totals and state",
+                        MAX_FN_OPERANDS - 3);
+    for (int i = 0; i < o->totals.len; i++) {
+        Fn *total = (Fn *)o->totals.data[i];
+        for (int k = 0; k < 2; k++) def_add_operand(total, f->operands.data[k]);
+        TRY(add_operands(p, o, total, i));
+        total->whole = true;
+        finish_part(o, total);
+    }
+    TRY(add_operands(p, o, f, o->totals.len));
+    def_add_result(f, (FnResult){f->operands.data[0].name, false, NUM_DTYPES});
+    for (int i = 0; i < o->states.len; i++)
+        def_add_result(f,
+                       (FnResult){o->states.data[i].name, false, NUM_DTYPES});
+    add_guards(p, o);
+    f->whole = true;
+    finish_part(o, once);
+    finish_part(o, f);
+    return OK;
+}
+
+Status parse_optimizer(Lexer *lx, Arena *a, const Module *m,
+                       const Fn **update) {
     DefParser p = {.lx = lx, .a = a, .m = m, .fn = def_new(lx, a)};
-    Fn *f = p.fn, *first = def_new(lx, a);
+    Fn *f = p.fn;
     Optimizer *o = NEW(a, Optimizer);
     size_t start = lx->tok.at;
     bool more;
@@ -242,18 +334,13 @@ Status parse_optimizer(Lexer *lx, Arena *a, const Module *m, Fn **once,
         TRY(parse_state(&p, o));
         TRY(def_word(lx, "state", &more));
     }
-    first->attrs = f->attrs;
-    first->info = f->info;
-    first->info.text = internf("%s_once", f->info.text);
-    first->info.in_min = first->info.in_max = 0;
-    first->text = "";
-    TRY(parse_once(&p, o, first));
+    Fn *once = new_part(f, internf("%s_once", f->info.text));
+    TRY(parse_once(&p, o, once));
     TRY(def_open_block(&p, &f->body.block));
     f->size = lx->tok.at + 1 - start;
     f->text = arena_dup(a, lx->text + start, f->size);
-    finish(&p, o, first);
+    TRY(finish(&p, o, once));
     lx->infix = false;
-    *once = first;
     *update = f;
     return lex_next(lx);
 }
@@ -264,7 +351,8 @@ Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
     *out = NULL;
     TRY(lex_start(&lx, d, file, text, n));
     while (lx.tok.kind != T_EOF) {
-        Fn *f, *update = NULL;
+        const Fn *update = NULL;
+        Fn *f;
         bool def = lex_is_word(&lx, "def");
         if (!def && !lex_is_word(&lx, "optimizer"))
             return lex_expected(&lx, "'def' or 'optimizer'");
@@ -272,12 +360,13 @@ Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
             return lex_fail(&lx, &lx.tok,
                             "a file has one optimizer, at "
                             "its end");
-        if (def)
+        if (def) {
             TRY(parse_def(&lx, m->arena, m, &f));
-        else
-            TRY(parse_optimizer(&lx, m->arena, m, &f, &update));
-        vec_push(m->arena, &m->fns, f);
-        if (update) vec_push(m->arena, &m->fns, update);
+            vec_push(m->arena, &m->fns, f);
+        } else {
+            TRY(parse_optimizer(&lx, m->arena, m, &update));
+            optimizer_keep(m, update);
+        }
         *out = update;
     }
     return *out ? OK : lex_fail(&lx, &lx.tok, "the text defines no optimizer");
@@ -298,6 +387,18 @@ const Fn *optimizer_next(const Fn *f) {
         found |= x == f;
     }
     return NULL;
+}
+
+const Fn *optimizer_part(const Optimizer *o, int i) {
+    if (i == 0) return o->once;
+    if (i <= o->totals.len) return o->totals.data[i - 1];
+    return i == o->totals.len + 1 ? o->update : NULL;
+}
+
+void optimizer_keep(Module *m, const Fn *update) {
+    const Fn *f;
+    for (int i = 0; (f = optimizer_part(update->optimizer, i)); i++)
+        vec_push(m->arena, &m->fns, (Fn *)f);
 }
 
 bool optimizer_evaluates(const Optimizer *o) {
@@ -369,7 +470,7 @@ static Status drop_unread(Builder *b, Node *n, char *msg) {
         snprintf(msg, MSG_TEXT, "%s", x->msg);
         return x->status;
     }
-    for (int i = 3; i < 3 + o->once->results.len; i++)
+    for (int i = 3; i < n->nin - o->states.len; i++)
         if (!reads(x, n->nout, x->in[i])) n->in[i] = b_scalar(b, DT_F32, 0);
     return OK;
 }
@@ -386,7 +487,7 @@ Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
               .nattr = nattr,
               .nout = fn->results.len};
     for (int i = 0; i < n.nout; i++) given[i] = type_by_rule();
-    if (fn == fn->optimizer->update) TRY(drop_unread(b, &n, msg));
+    if (fn != fn->optimizer->once) TRY(drop_unread(b, &n, msg));
     TRY(node_make(b, &n, given, NULL, out, msg));
     for (int i = 0; want && i < n.nout; i++) {
         const Type *x = value_type(b->g, node_get(b->g, *out)->out[i]);
@@ -458,5 +559,5 @@ bool optimizer_can_share(const Optimizer *o, const Graph *g, NodeId update) {
     const Node *n = node_get(g, update);
     for (int i = 0; i < o->states.len; i++)
         if (o->states.data[i].shape) return false;
-    return call_is_elementwise(g, n);
+    return !o->totals.len && call_is_elementwise(g, n);
 }

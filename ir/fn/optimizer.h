@@ -21,9 +21,15 @@
    rounds its results to f32, like PyTorch's Python numbers. Without `once` the
    body reads lr.
 
+   A line NAME = total(x) of the body, not inside `if` or `for`, gives the sum
+   of x over all elements of all parameters that the optimizer trains: an f32
+   number, added up in f64. The lines before it are computed for all parameters
+   first.
+
    `from` and `to` (or `below`, which excludes HI) limit the values of a key.
-   A definition becomes two functions (fn.h), each called once: NAME_once and
-   NAME; NAME is `whole` if each element is computed by itself. */
+   A definition becomes functions (fn.h): NAME_once, NAME_TOTAL for each total,
+   and NAME, which has the totals as operands; NAME is `whole` if each element
+   is computed by itself. */
 #ifndef AMPC_IR_FN_OPTIMIZER_H
 #define AMPC_IR_FN_OPTIMIZER_H
 
@@ -38,9 +44,12 @@ typedef struct OptimizerState {
 } OptimizerState;
 
 typedef struct Optimizer {
-    const Fn *once;   /* operands lr, t */
+    const Fn *once; /* operands lr, t */
+    VEC(const Fn *)
+    totals;           /* operands as update, without totals that come
+                         later; result: the sum for one parameter */
     const Fn *update; /* operands p, g, whether all is finite, the results of
-                         once, the state; results p, the state */
+                         once, the totals, the state; results p, the state */
     FnAttr lr;        /* not an attribute of the functions */
     VEC(OptimizerState) states;
     Str source; /* NULL */
@@ -50,6 +59,12 @@ typedef struct Optimizer {
 const Fn *optimizer_find(const Module *m, const char *name);
 /* The library's next optimizer after `f`, or the first; NULL: no more. */
 const Fn *optimizer_next(const Fn *f);
+
+/* The functions of the definition, each behind those that it needs; NULL: no
+   more. */
+const Fn *optimizer_part(const Optimizer *o, int i);
+/* Adds them to the module's functions. */
+void optimizer_keep(Module *m, const Fn *update);
 
 /* Whether there is a state `evaluated`. */
 bool optimizer_evaluates(const Optimizer *o);

@@ -171,6 +171,10 @@ static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
     case F_count: return run_count_of(r, e, v, out);
     case F_len: *out = val_int(v->n); break;
     case F_dtype: *out = val_dtype(a->t->dtype); break;
+    case F_total:
+        return run_fail(r, e,
+                        "a total is a line of its own in the body of an "
+                        "optimizer: NAME = total(x)");
     case F_present: *out = val_bool(v->kind != V_NONE); break;
     case F_holds: *out = val_bool(dtype_holds(a->d, a[1].i)); break;
     case F_broadcasts:

@@ -18,7 +18,7 @@
             | a statement of fn/ast.h, also behind "return" [word=]
      type   = f32[2,3] [@offset] [@%variable]; in a model its dimensions are
               expressions, elsewhere numbers and symbols */
-#include "ir/fn/fn.h"
+#include "ir/fn/optimizer.h"
 #include "ir/text/parse_impl.h"
 
 #include <math.h>
@@ -463,10 +463,9 @@ static Status parse_file(Parser *p) {
             TRY(parse_def(lx, p->m->arena, p->m, &f));
             vec_push(p->m->arena, &p->m->fns, f);
         } else if (lex_is_word(lx, "optimizer")) {
-            Fn *once;
-            TRY(parse_optimizer(lx, p->m->arena, p->m, &once, &f));
-            vec_push(p->m->arena, &p->m->fns, once);
-            vec_push(p->m->arena, &p->m->fns, f);
+            const Fn *update;
+            TRY(parse_optimizer(lx, p->m->arena, p->m, &update));
+            optimizer_keep(p->m, update);
         } else if (lex_is_word(lx, "dim")) {
             TRY(parse_dim(p));
         } else if (lex_is_word(lx, "train") || lex_is_word(lx, "policy")) {

@@ -2,6 +2,7 @@
 /* early.c: see early.h. */
 #include "passes/common/early.h"
 
+#include "ir/fn/optimizer.h"
 #include "passes/rewrite.h"
 
 #include <stdlib.h>
@@ -160,6 +161,9 @@ Status early_check(const Options *o, const Objective *j, Diag *d) {
     else if (o->accumulate > 1)
         why = "--accumulate keeps the sums of all gradients; a batch of all "
               "samples with checkpoint regions takes less memory";
+    else if (j->optimizer.fn->optimizer->totals.len)
+        why = "the optimizer adds up numbers of all parameters before it "
+              "updates one";
     else if (once && o->debug_nonfinite)
         why = "--debug-nonfinite repeats a skipped step with the parameters "
               "that it had";

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* large_test.c: models with very many nodes: `ampc check` in bounded time,
    memory and stack. The bound on time is loose, as machines differ:
-   quadratic time would take minutes. */
+   quadratic time would take minutes. Large weights: `ampc run` in bounded
+   memory. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -67,27 +68,13 @@ static void put_parameter(Large *m, const char *name) {
     wire_message(&m->graph, 5, &tensor);
 }
 
-/* Checks the model of x and frees it; sets the processor time and memory
-   that `ampc check` took. */
-static void check_large(Large *m, const char *result, const char *loss,
-                        double seconds, int64_t megabytes) {
-    StrBuf model = {0}, opset = {0};
+/* Runs ampc with these words within that processor time and memory. */
+static void check_ampc(char *const *words, double seconds, int64_t megabytes) {
     struct rusage used;
     int status;
-    wire_text(&m->graph, 2, "large");
-    put_value(m, 11, "x");
-    put_value(m, 12, result);
-    wire_number(&opset, 2, 17);
-    wire_number(&model, 1, 8);
-    wire_message(&model, 7, &m->graph);
-    wire_message(&model, 8, &opset);
-    const char *path = test_tmp("large.onnx");
-    bool written = test_write_file(path, model.data, model.len);
-    sb_free(&model);
-    REQUIRE(written);
     pid_t child = fork();
     if (child == 0) {
-        execl(test_ampc(), "ampc", "check", path, "--loss", loss, NULL);
+        execv(test_ampc(), words);
         _exit(127);
     }
     REQUIRE(wait4(child, &status, 0, &used) == child);
@@ -101,6 +88,26 @@ static void check_large(Large *m, const char *result, const char *loss,
     CHECK_MSG(used.ru_maxrss / 1000 <= megabytes, "%ld MB",
               used.ru_maxrss / 1000);
 #endif
+}
+
+/* Checks the model of x and frees it. */
+static void check_large(Large *m, const char *result, const char *loss,
+                        double seconds, int64_t megabytes) {
+    StrBuf model = {0}, opset = {0};
+    wire_text(&m->graph, 2, "large");
+    put_value(m, 11, "x");
+    put_value(m, 12, result);
+    wire_number(&opset, 2, 17);
+    wire_number(&model, 1, 8);
+    wire_message(&model, 7, &m->graph);
+    wire_message(&model, 8, &opset);
+    const char *path = test_tmp("large.onnx");
+    bool written = test_write_file(path, model.data, model.len);
+    sb_free(&model);
+    REQUIRE(written);
+    char *words[] = {"ampc",   "check",      (char *)path,
+                     "--loss", (char *)loss, NULL};
+    check_ampc(words, seconds, megabytes);
     unlink(path);
 }
 
@@ -218,3 +225,42 @@ static void check_kept_chain(bool behind) {
 TEST_CASE(large, chain_in_front_of_a_parameter) { check_kept_chain(false); }
 
 TEST_CASE(large, chain_behind_a_parameter) { check_kept_chain(true); }
+
+/* ---- large weights ------------------------------------------------------- */
+
+/* f32[4,2048] of zeros */
+static bool write_rows(const char *path) {
+    static char file[128 + 4 * 2048 * sizeof(float)];
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    snprintf(file + 10, sizeof file - 10, "%-117s\n",
+             "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 2048), }");
+    file[128] = 0;
+    return test_write_file(path, file, sizeof file);
+}
+
+/* A weight and its gradient have 32 MiB each: the block into which a file was
+   read is free again when the first step begins. */
+TEST_CASE(large, a_run_frees_what_it_loaded) {
+    static const char text[] =
+        "model net(x: f32[4,2048]) {\n"
+        "  y = Linear(x, units=4096, bias=false)\n"
+        "  return loss = reduce_mean(y * y, axes=[0,1], keepdims=0)\n}\n";
+    char *amp = strdup(test_tmp("wide.amp")), *so = strdup(test_tmp("wide.so")),
+         *file = strdup(test_tmp("wide.safetensors")), feed[300];
+    char *compile[] = {"ampc",        amp,    "-o",       so,
+                       "--precision", "fp32", "--target", "cpu:x86-64-v2",
+                       "--optimizer", "sgd",  NULL};
+    char *save[] = {"ampc",    "run", so,        "--feed",         feed,
+                    "--steps", "0",   "--quiet", "--save-weights", file,
+                    NULL};
+    char *load[] = {"ampc", "run",     so,       "--feed", feed, "--steps",
+                    "1",    "--quiet", "--load", file,     NULL};
+    snprintf(feed, sizeof feed, "x=%s", test_tmp("wide.npy"));
+    REQUIRE(test_write_file(amp, text, sizeof text - 1) &&
+            write_rows(feed + 2));
+    check_ampc(compile, 20, 500);
+    check_ampc(save, 20, 90);
+    check_ampc(load, 20, 90);
+    unlink(file);
+    free(amp), free(so), free(file);
+}

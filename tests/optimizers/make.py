@@ -4,7 +4,8 @@
 
 Run in a folder where the packages below are installed:
 
-    pip install torch==2.15.0 timm==1.0.31 pytorch-optimizer==4.1.0 schedulefree==1.4.1
+    pip install torch==2.15.0 timm==1.0.31 pytorch-optimizer==4.1.0 schedulefree==1.4.1 \
+        prodigyopt==1.1.2
     python3 tests/optimizers/make.py > tests/optimizers/reference.txt
 
 Parameters and gradients are doubles.  Each case trains three parameters for 20
@@ -98,6 +99,25 @@ def schedule_free(groups, **kw):
     return optimizer
 
 
+def prodigies():
+    from prodigyopt import Prodigy
+    some = {"d0": 1e-2, "use_bias_correction": True, "safeguard_warmup": True}
+    for name, options, micro, kw in (
+            ("prodigy", "", PLAIN, {}),
+            ("prodigy_all", ",d0=1e-2,d_coef=2.0,growth_rate=1.02,weight_decay=0.1,decouple=0,"
+             "use_bias_correction,safeguard_warmup", PLAIN,
+             {"d_coef": 2.0, "growth_rate": 1.02, "weight_decay": 0.1, "decouple": False, **some}),
+            ("prodigy_fp16", ",d0=1e-2,d_coef=0.5", SKIPS, {"d0": 1e-2, "d_coef": 0.5})):
+        case(name, "prodigy,lr=1.0" + options,
+             lambda groups, kw=kw: Prodigy(groups, lr=1.0, **kw), micro,
+             extra=" --precision " + ("fp16" if micro == SKIPS else "fp32"))
+    for name, more in (("prodigy_decay_clip", {"clip": 0.8}),
+                       ("prodigy_groups", {"groups": True, "scale": 1.0})):
+        case(name, "prodigy,lr=1.0,d0=1e-2,weight_decay=0.1",
+             lambda groups: Prodigy(groups, lr=1.0, d0=1e-2, weight_decay=0.1),
+             extra=" --precision fp32", **more)
+
+
 def transforms():
     """--gradient, before SGD with momentum."""
     from pytorch_optimizer.optimizer.gradient_centralization import centralize_gradient
@@ -123,14 +143,15 @@ def transforms():
              extra=f" --gradient {options} --precision fp32", change=change)
 
 
-def case(name, options, make, micro=PLAIN, clip=0, groups=False, extra="", change=None):
+def case(name, options, make, micro=PLAIN, clip=0, groups=False, extra="", change=None,
+         scale=0.5):
     params = {n: torch.nn.Parameter(initial(n)) for n in SHAPES}
     lr = next(float(o[3:]) for o in options.split(",") if o.startswith("lr="))
     if groups:
         rest = [p for n, p in params.items() if n != "m"]
         lists = [{"params": rest},
-                 {"params": [params["m"]], "lr": lr / 2, "weight_decay": 0.05}]
-        extra += " --param-group m,lr_scale=0.5,weight_decay=0.05"
+                 {"params": [params["m"]], "lr": lr * scale, "weight_decay": 0.05}]
+        extra += f" --param-group m,lr_scale={scale},weight_decay=0.05"
     else:
         lists = [{"params": list(params.values())}]
     if clip:
@@ -175,7 +196,7 @@ def main():
     torch.optim._muon._zeropower_via_newtonschulz = zeropower
     o = torch.optim
     print(f"# tests/optimizers/make.py: torch {torch.__version__}, "
-          f"timm {metadata.version('timm')}, pytorch-optimizer 4.1.0")
+          f"timm {metadata.version('timm')}, pytorch-optimizer 4.1.0, prodigyopt 1.1.2")
     loop = {"foreach": False}
     four("sgd", "lr=0.1", o.SGD, **loop)
     four("sgd", "lr=0.1,momentum=0.9,nesterov", o.SGD, momentum=0.9, nesterov=True, label="_nesterov", **loop)
@@ -215,6 +236,7 @@ def main():
     four("adafactor", "lr=0.05", adafactor)
     four("muon", "lr=0.05", Both)
     four("muon", "lr=0.05,nesterov=0", Both, nesterov=False, label="_plain")
+    prodigies()
     transforms()
 
 

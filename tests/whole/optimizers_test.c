@@ -285,13 +285,78 @@ TEST_CASE(optimizers, a_user_writes_one) {
     compiled_close(&c);
 }
 
+/* p goes lr along the gradient of all parameters, whatever its length; the mean
+   of all gradients is a total of what a total made. */
+TEST_CASE(optimizers, totals_are_over_all_parameters) {
+    static const char text[] = "optimizer along(p, g; lr = 0.125)\n"
+                               "  state mean[]\n"
+                               "{\n"
+                               "  square = total(g * g)\n"
+                               "  n = total(g * 0 + 1)\n"
+                               "  g = g / sqrt(square)\n"
+                               "  all = total(g / n)\n"
+                               "  mean = all\n"
+                               "  p = p - g * lr\n"
+                               "}\n";
+    char options[600];
+    double square = 0, sum = 0, n = 0;
+    float before[MAX_N], after[MAX_N], mean;
+    Feed f;
+    snprintf(options, sizeof options,
+             "--precision fp32 --target cpu:x86-64-v2 --optimizer %s",
+             own_file("along.amp", text));
+    Compiled c = compile_text(model, options);
+    ampc_session *s = begin(&c);
+    feed_fill(&f, 0, false);
+    for (int k = 0; k < NPARAM; k++)
+        for (int j = 0; j < count[k]; j++, n++) {
+            square += (double)f.x[k][j] * (double)f.x[k][j];
+            sum += (double)f.x[k][j];
+        }
+    read_var(&c, s, "m", before, 20 * sizeof *before, AMPC_DTYPE_F32);
+    step_ok(&c, s, f.in, NPARAM);
+    read_var(&c, s, "m", after, 20 * sizeof *after, AMPC_DTYPE_F32);
+    for (int j = 0; j < 20; j++)
+        CHECK_NEAR(after[j],
+                   (double)before[j] - (double)f.x[1][j] * 0.125 / sqrt(square),
+                   TOL_OPTIMIZER);
+    read_var(&c, s, "ampc.opt/c/mean", &mean, sizeof mean, AMPC_DTYPE_F32);
+    CHECK_NEAR(mean, sum / sqrt(square) / n, TOL_OPTIMIZER);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* Where a total may stand. */
+TEST_CASE(optimizers, a_total_is_a_line_of_its_own) {
+    static const char *const bad[][2] = {
+        {"p = p - total(g)", "a total is a line of its own"},
+        {"if 1 < 2 { s = total(g) }", "a total is a line of its own"},
+        {"s, r = total(g)", "3:3: error: a total is NAME = total(x)"},
+        {"s = total(g, p)", "a total is NAME = total(x)"},
+        {"lr = total(g)", "'lr' is there already"},
+        {"p = total(g)", "'p' is there already"}};
+    const char *path = own_file("net.amp", model);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[200], *out;
+        snprintf(text, sizeof text, "optimizer o(p, g; lr = 0.1)\n{\n  %s\n}\n",
+                 bad[i][0]);
+        int status = test_command(
+            &out, "%s check '%s' --target cpu:x86-64-v2 --optimizer '%s' 2>&1",
+            test_ampc(), path, own_file("bad.amp", text));
+        CHECK(status != 0);
+        CHECK_HAS(out, bad[i][1]);
+        free(out);
+    }
+}
+
 /* Ranks share the state of optimizers that work element by element; others
    are refused. */
 TEST_CASE(optimizers, ranks_share_what_they_can) {
     for (const Fn *f = NULL; (f = optimizer_next(f));) {
         static const char *const whole[] = {"lars",      "lamb",
                                             "adafactor", "muon",
-                                            "nadam",     "schedule_free_adamw"};
+                                            "nadam",     "schedule_free_adamw",
+                                            "prodigy"};
         bool refused = false;
         for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
             refused |= !strcmp(whole[i], f->info.text);
@@ -326,6 +391,7 @@ TEST_CASE(optimizers, in_backward_refuses_what_needs_all_gradients) {
         {"--precision fp16 --clip-norm 1 --clip-previous",
          "loss scaling leaves all parameters"},
         {"--accumulate 2", "--accumulate keeps the sums"},
+        {"--optimizer prodigy", "adds up numbers of all parameters"},
         {"--debug-nonfinite", "--debug-nonfinite repeats a skipped step"}};
     const char *path = own_file("early.amp", model);
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
