@@ -212,6 +212,31 @@ TEST_CASE(cli, batch_sizes_of_a_text) {
         "--batch-sizes 1");
 }
 
+TEST_CASE(cli, sizes_of_a_text) {
+    static const char text[] =
+        "dim B = 4\ndim T = 2\nmodel m(x: f32[B,T,3], u: f32[B]) {\n"
+        "  return y = Linear(x, units=2) * mean(u)\n}\n";
+    static const char rows[] = "dim T = 2\nmodel m(x: f32[4,T]) {\n"
+                               "  param p: f32[T]\n  return y = x * p\n}\n";
+    check_text(1, "--dim T=1: 'p' is of another shape there", rows,
+               "--loss mse --dim 'T=1|2'");
+    check_text(1, "--dim B=2: training has one batch size; --batch-sizes gives",
+               text, "--loss mse --dim 'B=2|4'");
+    check_text(1, "--pad v: the model has no such input", text,
+               "--loss mse --dim 'T=1|2' --pad v=0");
+    check_text(1, "--pad u: the input has one size; --dim", text,
+               "--loss mse --dim 'T=1|2' --pad u=0");
+    check_text(1, "--pad x=1e+300: f32 has no 1e+300", text,
+               "--loss mse --dim 'T=1|2' --pad x=1e300");
+    check_text(1, "the sizes have more than 64 combinations", text,
+               "--loss mse --dim "
+               "'T=1|2|3|4|5|6|7|8|9' --dim 'B=1|2|3|4|5|6|7|8'");
+    check_text(1, "this is for --dim T=1",
+               "dim T = 2\nmodel m(x: f32[4,T,3]) {\n"
+               "  return y = Linear(reshape(x, shape=[4, 6]), units=2)\n}\n",
+               "--loss mse --dim 'T=1|2'");
+}
+
 /* 10 samples in batches of 4 give an output without a sample axis three times.
  */
 TEST_CASE(cli, fetches_what_has_no_samples) {
