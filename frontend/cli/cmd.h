@@ -71,6 +71,8 @@ Status load_model(Session *s, const char *path, Module **m);
 Status import_sizes(Session *s, const char *path, Module **m);
 /* The same model for batches of n; NULL: it has only one batch size. */
 Module *load_batch(Session *s, const char *path, int64_t n);
+/* Leaves out --pad for inputs that m does not have. */
+void pads_of_inputs(Session *s, const Module *m);
 /* Checks --pad, when m has its programs. */
 Status check_pads(Session *s, const Module *m);
 

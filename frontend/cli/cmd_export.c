@@ -124,6 +124,7 @@ static Status compile_predictions(Weights *w, const char *out) {
     Session *s = w->s;
     Module *m;
     TRY(programs_of(w, "place", &m));
+    pads_of_inputs(s, m);
     TRY(run_between(m, &s->diag, &s->opt, "remat", "remat"));
     TRY(keep_sources(w, m));
     return compile_module(s, m, w->module->path, out);
@@ -158,7 +159,7 @@ static Status compile_decode(Weights *w, const char *out) {
     TRY(st);
     options_second_source(&s->opt);
     TRY(option(s, "--loss", "none"));
-    s->opt.batch_sizes.len = s->opt.dim_sizes.len = 0;
+    s->opt.batch_sizes.len = s->opt.dim_sizes.len = s->opt.pads.len = 0;
     TRY(run_between(m, &s->diag, &s->opt, "checks", "remat"));
     StrBuf text = {0};
     print_module(m, &text);

@@ -158,6 +158,15 @@ static const Type *find_input(const Module *m, Str name, bool *sized) {
     return own;
 }
 
+void pads_of_inputs(Session *s, const Module *m) {
+    int kept = 0;
+    bool sized;
+    for (int i = 0; i < s->opt.pads.len; i++)
+        if (find_input(m, s->opt.pads.data[i].input, &sized))
+            s->opt.pads.data[kept++] = s->opt.pads.data[i];
+    s->opt.pads.len = kept;
+}
+
 static bool can_hold(DType d, double x) {
     const DTypeInfo *i = &dtype_info[d];
     if (i->kind == DK_B) return x == 0 || x == 1;
