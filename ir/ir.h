@@ -168,8 +168,8 @@ typedef struct Graph {
     Str name;
     ProgramKind program; /* follows from the name; so does the objective */
     Str objective;
-    int64_t batch; /* batch in NAME@batch (--batch-sizes); 0: the module's
-                      own batch */
+    Str size; /* of NAME@SIZE (--batch-sizes, --dim NAME=N|N); "": the model's
+                 own sizes */
     TargetKind target;
     VEC(Value) values; /* [0] is the null value */
     VEC(Node) nodes;   /* [0] is the null node */
@@ -272,7 +272,7 @@ void module_remove_graph(Module *m, const char *name);
    variable that m lacks or has with another type or kind; in that case the
    module is unchanged. */
 const Var *graph_move(Graph *g, Module *m, const char *name);
-/* True for the model's graph, FORWARD, and its copies for other batches. */
+/* True for the model's graph, FORWARD, and its copies for other sizes. */
 bool graph_is_model(const Graph *g);
 Graph *module_program(const Module *m, ProgramKind p, Str objective); /* NULL */
 
@@ -572,6 +572,13 @@ typedef struct DimBind {
     int axis; /* -1: name is a symbol */
     int64_t value;
 } DimBind;
+
+/* All sizes of a dimension that --dim gives several, in ascending order. */
+typedef struct DimSizes {
+    Str name; /* as in DimBind, whose value is the last size */
+    int axis;
+    VEC(int64_t) sizes;
+} DimSizes;
 
 typedef struct TextOptions {
     const DimBind *dims;

@@ -186,6 +186,12 @@ typedef struct Target {
 /* Errors that `--max-loss-error` and `--max-gradient-error` limit. */
 typedef enum ErrorKind { ERROR_LOSS, ERROR_GRADIENT, NUM_ERRORS } ErrorKind;
 
+/* --pad INPUT=VALUE */
+typedef struct Pad {
+    Str input;
+    double value;
+} Pad;
+
 /* A file that an option names, and its text. */
 typedef struct OptionFile {
     Str name;
@@ -247,6 +253,8 @@ typedef struct Options {
                              among ranks */
     bool sync_batchnorm;  /* true: statistics over all ranks */
     VEC(DimBind) dims;
+    VEC(DimSizes) dim_sizes; /* of those with several sizes */
+    VEC(Pad) pads;           /* values that fill inputs up to a size */
     /* Number of list entries that come from the .amp file. --dim adds to its
        entries; for the other lists the command line replaces them. */
     int model_dims, model_frozen, model_targets, model_batches;

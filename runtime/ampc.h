@@ -18,6 +18,11 @@
      The batch size is fixed when the module is compiled: axis 0 of the inputs.
      With --batch-sizes evaluate and predict accept several batch sizes: the
      size of the inputs selects one.
+   - A module for several sizes (--dim T=64|128) has programs for each, over the
+     same weights and state. A call runs the program whose inputs have the given
+     shapes, else the smallest in which they have room: --pad says what fills
+     them up. Inputs without a shape (rank -1) are whole batches of one of the
+     sizes. `fit` names the program.
    - A call that fails returns a status other than AMPC_OK, leaves the session
      as it was, and api->error(s) tells why. Nothing prints, exits or aborts.
      Exceptions: after AMPC_ERR_DEVICE, and after AMPC_ERR_COMM if ranks sum in
@@ -433,10 +438,11 @@ typedef struct ampc_api {
     ampc_status (*describe)(const ampc_module_t *m, ampc_module_info *info);
 
     /* Programs are "train", "micro", "update" (of objective NAME "train:NAME"
-       and so on), "eval", "predict" (for batches of N of --batch-sizes, but for
-       the module's own, "eval@N", "predict@N"); one that the
-       module lacks gives AMPC_ERR_UNSUPPORTED.  Names of outputs that start
-       with "ampc." are metrics; all others are outputs of the model.  The
+       and so on), "eval", "predict". For batches of N of --batch-sizes, but for
+       the module's own, "eval@N", "predict@N"; for sizes of --dim, but for the
+       largest, "train@T=64", "predict@T=64", for both "predict@N,T=64". One
+       that the module lacks gives AMPC_ERR_UNSUPPORTED.  Names of outputs that
+       start with "ampc." are metrics; all others are outputs of the model.  The
        input that a loss added is called "target".                           */
     ampc_status (*program)(const ampc_module_t *m, const char *program,
                            ampc_program_info *info);
@@ -630,6 +636,13 @@ typedef struct ampc_api {
 
     /* How much of its device's memory the session holds. */
     ampc_status (*memory)(ampc_session *s, ampc_memory_info *out);
+
+    /* The name of the program that a call with these inputs runs, in a module
+       for several sizes, for `program` "train", "micro", "eval", "predict" or
+       "outputs": with `output` it tells what room `predict` needs. The inputs'
+       data are not read. */
+    ampc_status (*fit)(ampc_session *s, const char *program,
+                       const ampc_input *in, size_t nin, const char **name);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL

@@ -274,6 +274,19 @@ static void put_lora(const Module *m, StrBuf *js) {
     if (n) sb_puts(js, "}");
 }
 
+/* Sizes of --dim other than the module's own. */
+static void put_sizes(const Module *m, StrBuf *js) {
+    int n = 0;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        if (g->program != PROGRAM_PREDICT || !size_has_dims(g->size) ||
+            size_batch(g->size) || g->target != m->graphs.data[0]->target)
+            continue;
+        sb_printf(js, "%s\"%s\"", n++ ? "," : ",\"sizes\":[", g->size);
+    }
+    if (n) sb_puts(js, "]");
+}
+
 static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     static const char *const precision[] = {"fp32", "bf16", "fp16"};
     const Module *m = e->m;
@@ -288,6 +301,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
               m->class_axis, (long long)batch_size(m),
               (long long)e->opt->accumulate);
     sb_printf(&js, ",\"masks\":%d", m->masks);
+    put_sizes(m, &js);
     sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
               precision[e->opt->precision], options_has_scaler(e->opt));
     sb_printf(&js, ",\"sidecar_weights\":%d", e->opt->sidecar_weights);

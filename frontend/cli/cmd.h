@@ -57,12 +57,27 @@ bool option_of_run(const char *command, const char *flag);
 Status session_args(Session *s, int argc, char **argv, const char *command,
                     const char **positional);
 
+/* The model in s->model, with the dimensions of s->opt. */
+Status import_model(Session *s, Diag *d, const char *path, Module **m);
 /* An .onnx or .amp file to a module; the model's bytes, which an .amp file may
    import, stay in s->model.  Options in the file are applied, unless the
    command line sets them. */
 Status load_model(Session *s, const char *path, Module **m);
+
+/* ---- sizes.c ------------------------------------------------------------- */
+
+/* The model for its own sizes, and as graphs FORWARD@SIZE for those of
+   --batch-sizes and --dim NAME=N|N. */
+Status import_sizes(Session *s, const char *path, Module **m);
 /* The same model for batches of n; NULL: it has only one batch size. */
 Module *load_batch(Session *s, const char *path, int64_t n);
+/* Leaves out --pad for inputs that m does not have. */
+void pads_of_inputs(Session *s, const Module *m);
+/* Checks --pad, when m has its programs. */
+Status check_pads(Session *s, const Module *m);
+
+/* ---- cmd_compile.c, cmd_summary.c ---------------------------------------- */
+
 /* Compiles m from its current stage on and describes the result
    (cmd_compile.c); s->model has the bytes of its file; `model` is the path
    of the file. */

@@ -13,6 +13,7 @@ static Status check(Session *s, const char *model) {
     for (int k = 0; k < NUM_ERRORS; k++)
         s->opt.max_error[k] = 0; /* nothing is measured */
     TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));
+    TRY(check_pads(s, m));
     TRY(emit_check(m, &s->opt, &s->diag, &(EmitInput){0}));
     StrBuf params = {0};
     report_params(m, false, &params);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_common.c: options, messages and model files, for every command.      */
-#include <inttypes.h>
 #include <malloc.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -143,67 +142,12 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
     return OK;
 }
 
-static Status import(Session *s, Diag *d, const char *path, Module **m) {
+Status import_model(Session *s, Diag *d, const char *path, Module **m) {
     return s->is_text
                ? import_amp(s->arena, d, path, s->model, s->model_bytes,
                             &s->opt, s->passes, m)
                : import_onnx(s->arena, d, path, (const uint8_t *)s->model,
                              s->model_bytes, &s->opt, m);
-}
-
-/* The batch size of the model; 0: no input has one. */
-static int64_t batch_of(const Graph *g) {
-    for (int i = 0; i < g->inputs.len; i++) {
-        const Type *t = value_type(g, g->inputs.data[i]);
-        if (t->rank) return t->dim[0];
-    }
-    return 0;
-}
-
-Module *load_batch(Session *s, const char *path, int64_t n) {
-    Module *m;
-    Diag d = {0};
-    int64_t batch = s->opt.batch;
-    s->opt.batch = n;
-    Status st = import(s, &d, path, &m);
-    s->opt.batch = batch;
-    sb_free(&d.text);
-    return st == OK ? m : NULL;
-}
-
-/* Adds the model for batches of n to the model for its first batch size.
-   Drops its warnings, which the model's own import gave already. */
-static Status add_batch(Session *s, const char *path, int64_t n, Module *m) {
-    Module *other;
-    Diag d = {0};
-    s->opt.batch = n;
-    Status st = import(s, &d, path, &other);
-    s->opt.batch = 0;
-    if (st != OK) sb_puts(&s->diag.text, d.text.data);
-    sb_free(&d.text);
-    TRY(st);
-    Graph *g = module_graph(other, FORWARD);
-    const Var *v = graph_move(g, m, name_at_batch(intern(FORWARD), n));
-    if (!v) return OK;
-    return fail(&s->diag, (Loc){.file = intern(path)},
-                "--batch-sizes %" PRId64 ": '%s' is of another shape there", n,
-                v->name);
-}
-
-static Status import_sizes(Session *s, const char *path, Module **m) {
-    TRY(import(s, &s->diag, path, m));
-    if (!s->opt.batch_sizes.len) return OK;
-    const Graph *g = module_graph(*m, FORWARD);
-    if (!g)
-        return fail(&s->diag, (Loc){.file = intern(path)},
-                    "--batch-sizes: no graph of the file is a model, called "
-                    "'%s'",
-                    FORWARD);
-    int64_t own = batch_of(g);
-    for (int i = 0; i < s->opt.batch_sizes.len; i++)
-        if (s->opt.batch_sizes.data[i] != own)
-            TRY(add_batch(s, path, s->opt.batch_sizes.data[i], *m));
-    return OK;
 }
 
 static Status load_onnx(Session *s, const char *path, Module **m) {

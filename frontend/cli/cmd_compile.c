@@ -206,6 +206,7 @@ static Status emit_onnx(Compile *c) {
 static Status compile_reported(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
     TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_CAST, true));
+    TRY(check_pads(s, c->m));
     add_report(c, PARAMS, report_params);
     add_report(c, NODES, report_nodes);
     for (int json = 0; json < 2; json++)

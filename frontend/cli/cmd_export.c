@@ -124,6 +124,7 @@ static Status compile_predictions(Weights *w, const char *out) {
     Session *s = w->s;
     Module *m;
     TRY(programs_of(w, "place", &m));
+    pads_of_inputs(s, m);
     TRY(run_between(m, &s->diag, &s->opt, "remat", "remat"));
     TRY(keep_sources(w, m));
     return compile_module(s, m, w->module->path, out);
@@ -136,14 +137,15 @@ static void smallest_batch(Module *m) {
     Graph *best = module_graph(m, "predict");
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
-        if (g->program == PROGRAM_PREDICT && g->batch &&
-            g->batch < graph_samples(best))
+        int64_t batch = size_batch(g->size);
+        if (g->program == PROGRAM_PREDICT && batch && !size_has_dims(g->size) &&
+            batch < graph_samples(best))
             best = g;
     }
     m->graphs.data[0] = best;
     m->graphs.len = 1;
     best->name = intern("predict");
-    best->batch = 0;
+    best->size = intern("");
 }
 
 static Status compile_decode(Weights *w, const char *out) {
@@ -157,7 +159,7 @@ static Status compile_decode(Weights *w, const char *out) {
     TRY(st);
     options_second_source(&s->opt);
     TRY(option(s, "--loss", "none"));
-    s->opt.batch_sizes.len = 0;
+    s->opt.batch_sizes.len = s->opt.dim_sizes.len = s->opt.pads.len = 0;
     TRY(run_between(m, &s->diag, &s->opt, "checks", "remat"));
     StrBuf text = {0};
     print_module(m, &text);

@@ -584,7 +584,7 @@ static double measure_work_of(const Module *m, int64_t *batch) {
     double work = 0;
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
-        if (g->program != PROGRAM_MICRO) continue;
+        if (g->program != PROGRAM_MICRO || *g->size) continue;
         for (int k = 0; k < g->order.len; k++)
             work += product_work(g, node_at(g, k));
         for (int k = g->inputs.len - 1; k >= 0; k--) {

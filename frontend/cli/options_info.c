@@ -54,6 +54,17 @@ static const char *scale_text(const Options *o) {
                                            : "dynamic";
 }
 
+/* "T", or "x:1" for an axis of an input. */
+static void json_sizes(const DimSizes *d, int i, StrBuf *sb) {
+    sb_puts(sb, i ? ",\"" : ",\"dims\":{\"");
+    sb_put_json(sb, d->name);
+    if (d->axis >= 0) sb_printf(sb, ":%d", d->axis);
+    sb_puts(sb, "\":[");
+    for (int k = 0; k < d->sizes.len; k++)
+        sb_printf(sb, "%s%lld", k ? "," : "", (long long)d->sizes.data[k]);
+    sb_puts(sb, "]");
+}
+
 void options_json(const Options *o, StrBuf *sb) {
     const Objective *j = o->objectives.data;
     sb_printf(sb, "{\"precision\":\"%s\",", precision_words[o->precision]);
@@ -71,6 +82,15 @@ void options_json(const Options *o, StrBuf *sb) {
         sb_printf(sb, "%s%lld", i ? "," : ",\"batch_sizes\":[",
                   (long long)o->batch_sizes.data[i]);
     if (o->batch_sizes.len) sb_puts(sb, "]");
+    for (int i = 0; i < o->dim_sizes.len; i++)
+        json_sizes(&o->dim_sizes.data[i], i, sb);
+    if (o->dim_sizes.len) sb_puts(sb, "}");
+    for (int i = 0; i < o->pads.len; i++) {
+        sb_puts(sb, i ? ",\"" : ",\"pad\":{\"");
+        sb_put_json(sb, o->pads.data[i].input);
+        sb_printf(sb, "\":%.17g%s", o->pads.data[i].value,
+                  i + 1 < o->pads.len ? "" : "}");
+    }
     if (o->average.fn)
         sb_printf(sb, ",\"average\":\"%s\"", average_word(&o->average));
     for (int i = 0; i < o->fresh.len; i++) {
@@ -109,6 +129,15 @@ void options_lines(const Options *o, StrBuf *sb) {
         sb_printf(sb, "%s%lld%s", i ? ", " : "batch sizes ",
                   (long long)o->batch_sizes.data[i],
                   i + 1 < o->batch_sizes.len ? "" : " (eval, predict)\n");
+    for (int i = 0; i < o->dim_sizes.len; i++) {
+        const DimSizes *d = &o->dim_sizes.data[i];
+        sb_puts(sb, i ? "            " : "sizes       ");
+        sb_put_escaped(sb, d->name);
+        if (d->axis >= 0) sb_printf(sb, ":%d", d->axis);
+        for (int k = 0; k < d->sizes.len; k++)
+            sb_printf(sb, "%s %lld", k ? "," : "", (long long)d->sizes.data[k]);
+        sb_puts(sb, "\n");
+    }
     if (o->average.fn) {
         sb_printf(sb, "average     %s", average_word(&o->average));
         for (int i = 0; i < AVERAGE_KEYS && o->average.keys[i].name; i++)

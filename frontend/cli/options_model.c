@@ -3,6 +3,8 @@
 #include "frontend/cli/options_spec.h"
 #include "runtime/cpu/kernels.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 Status set_top_k(Options *o, Spec *s) {
@@ -40,24 +42,56 @@ Status set_shuffle(Options *o, Spec *s) {
     return OK;
 }
 
-/* NAME=N or INPUT:AXIS=N, split at the last '=' and the last ':'. */
+/* N|N..: in ascending order, without repetitions. */
+static Status read_sizes(Options *o, Spec *s, char *text, DimSizes *to) {
+    for (char *next; text; text = next) {
+        int64_t n;
+        int at = 0;
+        if ((next = strchr(text, '|'))) *next++ = 0;
+        TRY(spec_integer(s, text, 1, INT64_MAX, &n));
+        while (at < to->sizes.len && to->sizes.data[at] < n) at++;
+        if (at < to->sizes.len && to->sizes.data[at] == n) continue;
+        vec_push(o->arena, &to->sizes, n);
+        for (int i = to->sizes.len - 1; i > at; i--)
+            to->sizes.data[i] = to->sizes.data[i - 1];
+        to->sizes.data[at] = n;
+    }
+    return OK;
+}
+
+/* Replaces all sizes of the dimension. */
+static void put_sizes(Options *o, DimSizes d) {
+    int kept = 0;
+    for (int i = 0; i < o->dim_sizes.len; i++) {
+        const DimSizes *old = &o->dim_sizes.data[i];
+        if (old->name != d.name || old->axis != d.axis)
+            o->dim_sizes.data[kept++] = *old;
+    }
+    o->dim_sizes.len = kept;
+    if (d.sizes.len > 1) vec_push(o->arena, &o->dim_sizes, d);
+}
+
+/* NAME=N or INPUT:AXIS=N, split at the last '=' and the last ':'. Of several
+   sizes the largest is the model's own. */
 Status set_dim(Options *o, Spec *s) {
     char *name = s->text, *eq = strrchr(name, '=');
     if (!eq) return spec_error(s, "'%s' is not NAME=N", name);
-    DimBind b = {NULL, -1, 0};
-    TRY(spec_integer(s, eq + 1, 1, INT64_MAX, &b.value));
+    DimSizes d = {.axis = -1};
+    TRY(read_sizes(o, s, eq + 1, &d));
     *eq = 0;
     char *colon = strrchr(name, ':');
     if (colon) {
         int64_t axis;
         *colon = 0;
         TRY(spec_integer(s, colon + 1, 0, MAX_RANK - 1, &axis));
-        b.axis = (int)axis;
+        d.axis = (int)axis;
     }
     if (!*name)
         return spec_error(s, "a name is missing before '%s'",
                           colon ? ":" : "=");
-    b.name = intern(name);
+    d.name = intern(name);
+    put_sizes(o, d);
+    DimBind b = {d.name, d.axis, d.sizes.data[d.sizes.len - 1]};
     for (int i = 0; i < o->model_dims; i++) {
         DimBind *old = &o->dims.data[i];
         if (old->name != b.name || old->axis != b.axis) continue;
@@ -65,6 +99,28 @@ Status set_dim(Options *o, Spec *s) {
         return OK;
     }
     vec_push(o->arena, &o->dims, b);
+    return OK;
+}
+
+/* INPUT=V,INPUT=V..; the last value of an input counts. */
+Status set_pad(Options *o, Spec *s) {
+    for (char *piece; (piece = spec_next(s));) {
+        char *eq = strrchr(piece, '=');
+        Pad p = {0};
+        int at = 0;
+        if (!eq || eq == piece)
+            return spec_error(s, "'%s' is not INPUT=VALUE", piece);
+        *eq = 0;
+        p.input = intern(piece);
+        TRY(spec_number(s, piece, eq + 1, &p.value));
+        if (fabs(p.value) > DBL_MAX)
+            return spec_error(s, "%s=%s is not a number", piece, eq + 1);
+        while (at < o->pads.len && o->pads.data[at].input != p.input) at++;
+        if (at < o->pads.len)
+            o->pads.data[at] = p;
+        else
+            vec_push(o->arena, &o->pads, p);
+    }
     return OK;
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "frontend/data/augment.h"
+#include "frontend/data/feed_size.h"
 #include "frontend/data/images.h"
 #include "ir/base/files.h"
 #include "runtime/program/dtype.h"
@@ -306,6 +307,7 @@ static Status open_feed_one(Diag *d, FileGuard *guard, const char *option,
     f->pick.input = f->want.name;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
     TRY(open_data(d, f));
+    feed_sizes_shrink(fs, f);
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
     f->to = f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);
@@ -348,12 +350,14 @@ Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
     return open_feed_one(d, guard, f->want.name, fs, f);
 }
 
-Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
-                  const char *program, const RunList *specs, FeedSet *fs) {
+static Status open_all(Diag *d, FileGuard *guard, const ampc_api *api,
+                       const char *program, const RunList *specs, bool sizes,
+                       FeedSet *fs) {
     uint32_t n;
     *fs = (FeedSet){.n = 0};
     TRY(check_specs(d, api, program, specs));
     TRY(feed_begin(d, api, program, fs, &n));
+    if (sizes) TRY(feed_sizes_open(d, api, fs, n));
     for (uint32_t i = 0; i < n; i++) {
         Feed *f = add_feed(api, i, fs);
         bool twice;
@@ -369,8 +373,20 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
     return OK;
 }
 
+Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
+                  const char *program, const RunList *specs, FeedSet *fs) {
+    return open_all(d, guard, api, program, specs, false, fs);
+}
+
+Status feeds_open_sizes(Diag *d, FileGuard *guard, const ampc_api *api,
+                        const char *program, const RunList *specs,
+                        FeedSet *fs) {
+    return open_all(d, guard, api, program, specs, true, fs);
+}
+
 void feeds_free(FeedSet *fs) {
     augment_free(fs);
+    feed_sizes_free(fs);
     for (int i = 0; i < fs->n; i++) {
         array_close(&fs->feed[i].a);
         free(fs->feed[i].path);
@@ -484,7 +500,8 @@ static Status fill_value(Diag *d, Feed *f) {
 }
 
 void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s) {
-    if (api->size < offsetof(ampc_api, stage) + sizeof api->stage) return;
+    bool stages = api->size >= offsetof(ampc_api, stage) + sizeof api->stage;
+    if (!stages || fs->sizes) return;
     for (int i = 0; i < fs->n; i++) {
         void *to = NULL;
         Feed *f = &fs->feed[i];
@@ -505,5 +522,22 @@ Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
     augment_rows(fs, order, first, n);
     for (int i = 0; i < fs->n; i++)
         if (fs->feed[i].per) pad_one(&fs->feed[i], fs->batch, n);
+    feed_sizes_cut(fs, n);
+    return OK;
+}
+
+void feeds_keep(FeedSet *fs, int64_t n) {
+    for (int i = 0; i < fs->n && n < fs->batch; i++) {
+        ampc_input *in = &fs->in[i];
+        if (fs->feed[i].per <= 0) continue;
+        in->bytes = in->bytes / (size_t)fs->batch * (size_t)n;
+        if (in->rank > 0) feed_sizes_keep(fs, i, n);
+    }
+}
+
+Status feeds_size(Diag *d, FeedSet *fs, int64_t sample, int *size) {
+    for (int i = 0; i < fs->n; i++)
+        if (fs->feed[i].per) TRY(fill_rows(d, &fs->feed[i], 0, sample, 1));
+    *size = feed_sizes_of(fs, 1);
     return OK;
 }

@@ -19,6 +19,10 @@
    Files that `guard` reserves for output are not read. */
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
+/* The same for a module of several sizes (feed_size.h): batches have the
+   smallest that holds their samples. */
+Status feeds_open_sizes(Diag *d, FileGuard *guard, const ampc_api *api,
+                        const char *program, const RunList *specs, FeedSet *fs);
 /* Opens FILE alone, for input `index` of `program`; fs->samples: the number of
    samples, -1: one array for all batches. Call feeds_free even after a failure.
  */
@@ -41,6 +45,11 @@ void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
    beyond n repeat the last one.                                             */
 Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
                   int64_t n);
+
+/* Leaves n samples of the batch to the inputs. */
+void feeds_keep(FeedSet *fs, int64_t n);
+/* The number of the sample's size, from 0 on in ascending order. */
+Status feeds_size(Diag *d, FeedSet *fs, int64_t sample, int *size);
 
 /* Elements [first, first + n) of an array, unchanged: u8 is not divided. */
 void numbers_of(int dtype, const void *data, int64_t first, int64_t n,

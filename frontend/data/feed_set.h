@@ -22,6 +22,8 @@ typedef struct Feed {
                   dtype */
 } Feed;
 
+typedef struct FeedSizes FeedSizes; /* feed_size.h */
+
 typedef struct FeedSet {
     const char *program;
     Feed *feed;
@@ -29,6 +31,8 @@ typedef struct FeedSet {
     int n;
     int64_t samples, batch;
     int64_t seed, epoch; /* seed of augment.h's random choices */
+    FeedSizes *sizes;    /* NULL: one size */
+    bool whole;          /* batches keep the files' shapes */
 } FeedSet;
 
 /* Values of an option that may be given several times. */

@@ -427,8 +427,8 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     for (uint32_t i = 0; w->train && i <= r->nother; i++) {
         const char *name = run_objective(r, i);
         FeedSet *fs = i ? &r->others[i - 1] : &r->train;
-        TRY(feeds_open(&r->diag, r->guard, r->api,
-                       program_name(train, intern(name)), &o->feed, fs));
+        TRY(feeds_open_sizes(&r->diag, r->guard, r->api,
+                             program_name(train, intern(name)), &o->feed, fs));
         if (fs->samples != r->train.samples)
             return fail(&r->diag, (Loc){0},
                         "objective %s is fed %lld samples, %s %lld", name,
@@ -436,18 +436,21 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
                         (long long)r->train.samples);
     }
     if (o->eval_feed.n)
-        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->eval_feed,
-                       &r->eval));
+        TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "eval", &o->eval_feed,
+                             &r->eval));
     else if (w->eval)
-        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->feed, &r->eval));
+        TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "eval", &o->feed,
+                             &r->eval));
     if (w->predict)
-        TRY(feeds_open(&r->diag, r->guard, r->api, "predict", &o->feed,
-                       predict));
+        TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "predict", &o->feed,
+                             predict));
     TRY(open_augment(r, w, predict));
+    predict->whole = true; /* outputs of all batches have one shape */
+    r->eval.whole = o->metric.n || (o->fetch && !w->predict);
     TRY(metrics_open(r));
     if (!o->fetch || r->rank) return OK;
-    return fetch_open(r, w->predict ? "predict" : "eval",
-                      w->predict ? predict->samples : r->eval.samples);
+    const FeedSet *fetched = w->predict ? predict : &r->eval;
+    return fetch_open(r, feed_program(fetched), fetched->samples);
 }
 
 static void tell_data(Run *r, const FeedSet *predict) {
@@ -557,6 +560,8 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     feeds_free(&r.eval);
     feeds_free(&predict);
     free(r.order);
+    free(r.size_of);
+    free(r.sorted);
     free(r.underflow.of);
     metrics_close(&r);
     watch_close(&r);

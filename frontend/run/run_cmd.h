@@ -19,6 +19,7 @@
 
 #include "frontend/data/augment.h"
 #include "frontend/data/feed.h"
+#include "frontend/data/feed_size.h"
 #include "frontend/run/metric.h"
 #include "ir/base/files.h"
 
@@ -49,7 +50,7 @@ typedef struct RunOptions {
     const char *best_by; /* a --metric; NULL: the loss */
     const char *generate, *sample; /* a prompt, and how to sample
                                       (generate.h) */
-    bool shuffle, eval, resume, quiet, averaged;
+    bool shuffle, sort_by_length, eval, resume, quiet, averaged;
     bool auto_resume; /* resume is set if there is a checkpoint */
     double lr;        /* NaN: the module's */
     double spikes;    /* standard deviations; 0: not reported */
@@ -152,7 +153,9 @@ typedef struct Run {
     struct RunMetrics *metrics; /* NULL: not asked for */
     struct Fetch *fetch; /* NULL: outputs are not requested, or another rank
                             writes them */
-    int64_t *order; /* shuffled samples of this epoch, or NULL              */
+    int64_t *order;      /* samples of this epoch; NULL: in the file's order */
+    unsigned char *size_of; /* --sort-by-length: the size of each sample, and */
+    int64_t *sorted;        /* room for two numbers for each; else NULL */
 } Run;
 
 /* ---- run_cmd.c, for commands that run modules, too ------------------------

@@ -51,8 +51,9 @@ static Status find_output(Run *r, const Metric *m, ampc_tensor_info *found) {
     StrBuf names = {0};
     int n = 0, seen = 0;
     ampc_tensor_info t = {.size = sizeof t};
-    for (uint32_t i = 0;
-         r->api->output(r->api->module, "eval", i, &t) == AMPC_OK; i++) {
+    for (uint32_t i = 0; r->api->output(r->api->module, feed_program(&r->eval),
+                                        i, &t) == AMPC_OK;
+         i++) {
         if (!strncmp(t.name, "ampc.", 5)) continue;
         if (sb_put_next(&names, seen++)) sb_put_escaped(&names, t.name);
         if (*m->output ? strcmp(m->output, t.name)

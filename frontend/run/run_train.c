@@ -38,11 +38,6 @@ static void shuffle(int64_t *order, int64_t n, int64_t seed, int64_t epoch) {
     }
 }
 
-static void begin_epoch(Run *r) {
-    if (r->order)
-        shuffle(r->order, r->train.samples, r->info.seed, r->at.epoch);
-}
-
 /* ---- the cursor ---------------------------------------------------------- */
 
 /* ,"KEY":"TEXT", or nothing for NULL. */
@@ -229,12 +224,64 @@ static int64_t steps_for(const Run *r, int64_t samples) {
     return need > 0 ? (samples + need - 1) / need : 0;
 }
 
+/* ---- an epoch ------------------------------------------------------------ */
+
+/* --sort-by-length: the samples of a step have one size, as far as they can;
+   with --shuffle whole steps are in another order in each epoch. A step that
+   is not full stays the last one. */
+static void group_by_size(Run *r) {
+    int64_t n = trained_samples(r), need = run_step_samples(r), at = 0;
+    int64_t whole = r->opt->shuffle ? n / need : 0;
+    int64_t *sorted = r->sorted, *step = sorted + r->train.samples;
+    for (int k = 0; k < feed_sizes_count(&r->train); k++)
+        for (int64_t i = 0; i < n; i++)
+            if (r->size_of[r->order[i]] == k) sorted[at++] = r->order[i];
+    shuffle(step, whole, r->info.seed + 1, r->at.epoch);
+    for (int64_t i = 0; i < whole; i++)
+        memcpy(r->order + i * need, sorted + step[i] * need,
+               (size_t)need * sizeof *sorted);
+    memcpy(r->order + whole * need, sorted + whole * need,
+           (size_t)(n - whole * need) * sizeof *sorted);
+}
+
+static void begin_epoch(Run *r) {
+    int64_t n = r->train.samples;
+    if (r->opt->shuffle) shuffle(r->order, n, r->info.seed, r->at.epoch);
+    for (int64_t i = 0; i < n && r->order && !r->opt->shuffle; i++)
+        r->order[i] = i;
+    if (r->size_of) group_by_size(r);
+}
+
+/* The size of each sample, for --sort-by-length. */
+static Status find_sizes(Run *r) {
+    int64_t n = r->train.samples, count[64] = {0};
+    int sizes = feed_sizes_count(&r->train), size;
+    StrBuf told = {0};
+    if (sizes == 1)
+        return fail(&r->diag, (Loc){0},
+                    "--sort-by-length: the module has one size; ampc --dim "
+                    "NAME=N|N compiles it for several");
+    r->size_of = malloc((size_t)n);
+    r->sorted = malloc(2 * (size_t)n * sizeof *r->sorted);
+    if (!r->size_of || !r->sorted)
+        return fail(&r->diag, (Loc){0}, "out of memory");
+    for (int64_t i = 0; i < n; i++) {
+        TRY(feeds_size(&r->diag, &r->train, i, &size));
+        r->size_of[i] = (unsigned char)size;
+        count[size]++;
+    }
+    for (int k = 0; k < sizes; k++)
+        sb_printf(&told, "%s%lld", k ? ", " : "", (long long)count[k]);
+    log_note(r, "--sort-by-length: samples by size, from the smallest on: %s",
+             told.data);
+    sb_free(&told);
+    return OK;
+}
+
 /* The n samples from `first` on; n = 0: the inputs without samples. */
 static Status fill_part(Run *r, FeedSet *fs, int64_t first, int64_t n) {
     TRY(feeds_fill(&r->diag, fs, r->order, n ? first : 0, n ? n : 1));
-    for (int i = 0; i < fs->n && n < fs->batch; i++)
-        if (fs->feed[i].per > 0)
-            fs->in[i].bytes = fs->in[i].bytes / (size_t)fs->batch * (size_t)n;
+    feeds_keep(fs, n);
     return OK;
 }
 
@@ -593,7 +640,8 @@ Status run_training(Run *r) {
     int64_t steps;
     r->at.samples = r->train.samples;
     TRY(plan_steps(r, &steps));
-    if (r->opt->shuffle) {
+    if (r->opt->sort_by_length) TRY(find_sizes(r));
+    if (r->opt->shuffle || r->size_of) {
         r->order = malloc((size_t)r->train.samples * sizeof *r->order);
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }

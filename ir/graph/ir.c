@@ -93,7 +93,7 @@ Module *module_new(Arena *a, const char *name) {
 
 void graph_append(Module *m, Graph *g, const char *name) {
     g->name = intern(name);
-    g->program = program_of_name(name, &g->objective, &g->batch);
+    g->program = program_of_name(name, &g->objective, &g->size);
     vec_push(m->arena, &m->graphs, g);
 }
 
@@ -132,7 +132,7 @@ void module_remove_graph(Module *m, const char *name) {
 }
 
 bool graph_is_model(const Graph *g) {
-    return g->name == name_at_batch(intern(FORWARD), g->batch);
+    return g->name == name_at_size(intern(FORWARD), g->size);
 }
 
 Graph *module_program(const Module *m, ProgramKind p, Str objective) {

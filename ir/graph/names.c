@@ -42,13 +42,40 @@ Str program_name(ProgramKind p, Str objective) {
     return name_for_objective(program_text[p], objective);
 }
 
-ProgramKind program_of_name(const char *name, Str *objective, int64_t *batch) {
+/* ---- sizes --------------------------------------------------------------- */
+
+#define DIGITS  "0123456789"
+#define LETTERS "_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" DIGITS
+
+/* The length of a size at the start of the text: a number above 0 that fits an
+   int64_t; 0: there is none. */
+static size_t size_number(const char *text) {
+    size_t n = strspn(text, DIGITS);
+    return n < 19 && *text != '0' ? n : 0;
+}
+
+/* [N][,NAME=N].. */
+static bool is_size(const char *text) {
+    size_t n = size_number(text);
+    if (n && !text[n]) return true;
+    if (n && text[n] == ',') text += n + 1;
+    for (;; text++) {
+        size_t name = strspn(text, LETTERS);
+        if (!name || text[name] != '=') return false;
+        text += name + 1;
+        n = size_number(text);
+        text += n;
+        if (!n || (*text && *text != ',')) return false;
+        if (!*text) return true;
+    }
+}
+
+ProgramKind program_of_name(const char *name, Str *objective, Str *size) {
     int p = 0;
     const char *at = strrchr(name, '@');
-    size_t digits = at ? strspn(at + 1, "0123456789") : 0;
-    bool sized = digits && digits < 19 && !at[1 + digits] && at[1] != '0';
+    bool sized = at && is_size(at + 1);
     *objective = intern("");
-    *batch = sized ? strtoll(at + 1, NULL, 10) : 0;
+    *size = intern(sized ? at + 1 : "");
     if (sized) name = intern_n(name, (size_t)(at - name));
     while (p < PROGRAM_NONE &&
            !name_has_objective(name, program_text[p], objective))
@@ -56,8 +83,27 @@ ProgramKind program_of_name(const char *name, Str *objective, int64_t *batch) {
     return (ProgramKind)p;
 }
 
-Str name_at_batch(Str name, int64_t batch) {
-    return batch ? internf("%s@%" PRId64, name, batch) : name;
+Str name_at_size(Str name, Str size) {
+    return *size ? internf("%s@%s", name, size) : name;
+}
+
+int64_t size_batch(Str size) {
+    size_t n = size_number(size);
+    return n && (!size[n] || size[n] == ',') ? strtoll(size, NULL, 10) : 0;
+}
+
+bool size_has_dims(Str size) { return strchr(size, '=') != NULL; }
+
+Str size_with_dim(Str size, Str name, int64_t n) {
+    StrBuf sb = {0};
+    sb_puts(&sb, size);
+    if (*size) sb_puts(&sb, ",");
+    for (const char *c = name; *c; c++)
+        sb_printf(&sb, "%c", strchr(LETTERS, *c) ? *c : '_');
+    sb_printf(&sb, "=%" PRId64, n);
+    Str s = intern(sb.data);
+    sb_free(&sb);
+    return s;
 }
 
 Str own_output(OwnOutput o, Str objective) {

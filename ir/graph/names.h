@@ -43,11 +43,19 @@ bool name_has_objective(const char *name, const char *text, Str *objective);
 
 /* "train", or "train:NAME" for a named objective. */
 Str program_name(ProgramKind p, Str objective);
-/* PROGRAM_NONE: no program's name.  *objective: "" or its name; *batch: 0, or
-   the number of NAME@N. */
-ProgramKind program_of_name(const char *name, Str *objective, int64_t *batch);
-/* "predict@8": `name` for batches of 8; for a batch of 0 the name itself. */
-Str name_at_batch(Str name, int64_t batch);
+/* Sizes of a program other than the model's own: "8" for batches of 8,
+   "T=64,H=8" for those of dimensions, "8,T=64" for both; "": the own sizes.
+   program_of_name: PROGRAM_NONE: no program's name.  *objective: "" or its
+   name; *size: that of NAME@SIZE. */
+ProgramKind program_of_name(const char *name, Str *objective, Str *size);
+/* "predict@8"; for the own sizes the name itself. */
+Str name_at_size(Str name, Str size);
+/* The batch among the sizes; 0: the module's own batch. */
+int64_t size_batch(Str size);
+/* True if a dimension is among the sizes. */
+bool size_has_dims(Str size);
+/* Appends NAME=N to the sizes, with a name of letters, digits and '_'. */
+Str size_with_dim(Str size, Str name, int64_t n);
 Str own_output(OwnOutput o, Str objective);
 
 /* "ampc.grad/NAME"; whether a name has that form; and its NAME, or NULL. */

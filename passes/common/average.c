@@ -90,7 +90,8 @@ static void read_program(Graph *g, Arena *scratch) {
     int n;
     NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < m->graphs.len; i++)
-        if (m->graphs.data[i]->program == PROGRAM_TRAIN)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN &&
+            !*m->graphs.data[i]->size)
             read_in(&b, m->graphs.data[i], map);
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);

@@ -63,9 +63,24 @@ static void fill_buckets(Graph *g, PassCtx *cx) {
     }
 }
 
+/* Ranks may compute programs of different sizes in one step: they send the same
+   buckets. */
+static void take_buckets(Graph *g, const Graph *own) {
+    for (int i = 0; i < g->writes.len; i++)
+        for (int k = 0; k < own->writes.len; k++)
+            if (value_get(g, g->writes.data[i].var)->var ==
+                value_get(own, own->writes.data[k].var)->var)
+                g->writes.data[i].bucket = own->writes.data[k].bucket;
+}
+
 Status pass_buckets(Module *m, PassCtx *cx) {
-    for (int i = 0; i < m->graphs.len; i++)
-        if (m->graphs.data[i]->program == PROGRAM_MICRO)
-            fill_buckets(m->graphs.data[i], cx);
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (g->program != PROGRAM_MICRO) continue;
+        if (*g->size)
+            take_buckets(g, module_program(m, PROGRAM_MICRO, g->objective));
+        else
+            fill_buckets(g, cx);
+    }
     return OK;
 }

@@ -228,7 +228,7 @@ static ValueId before_probabilities(Builder *b, PassCtx *cx, ValueId x,
         NodeId n =
             build_call(b, fn_std("log_softmax"), &z, 1, &axis, 1, 1, NULL);
         y = node_get(g, n)->out[0];
-        if (!g->batch)
+        if (!*g->size)
             fail_note(cx->diag, (Loc){.file = g->module->file},
                       "--loss nll: the output is a Softmax's result: its log "
                       "is taken");
@@ -282,7 +282,7 @@ static Status class_axis(const Graph *g, PassCtx *cx, Call *c) {
         return no_loss(cx, g,
                        given == INT_MIN ? "the output has no class axis"
                                         : "axis= is not an axis of the output");
-    if (t->rank == 3 && given == INT_MIN && !g->batch)
+    if (t->rank == 3 && given == INT_MIN && !*g->size)
         note_axis(cx, g, c->in[0]);
     if (t->dim[c->axis] == 0) return no_loss(cx, g, "the class axis is empty");
     return OK;
@@ -342,7 +342,7 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     Callee callee = {.op = OP_CALL, .fn = l->fn};
     NodeId n;
     TRY(loss_operands(g, cx, &c));
-    if (!g->batch) warn_of_probabilities(cx, g, l->fn, c.in[0]);
+    if (!*g->size) warn_of_probabilities(cx, g, l->fn, c.in[0]);
     TRY(class_axis(g, cx, &c));
     add_target(g, cx, &c, model);
     add_attrs(&c);

@@ -89,8 +89,8 @@ static ValueId grad_var(Step *s, const Var *p) {
 }
 
 static void make_micro(const Graph *train, PassCtx *cx) {
-    Graph *g =
-        graph_clone(train, program_name(PROGRAM_MICRO, train->objective));
+    Str name = program_name(PROGRAM_MICRO, train->objective);
+    Graph *g = graph_clone(train, name_at_size(name, train->size));
     Step s = step_new(g, cx, NODE_UPDATE);
     ValueId share = samples_weigh(g), some = NO_VALUE;
     if (value_get(g, share)->kind != VK_CONST) { /* 0 / 0 for no label */
@@ -204,10 +204,11 @@ static Status make_steps(Graph *train, PassCtx *cx) {
         return fail(cx->diag, (Loc){.file = s.m->file},
                     "graph %s: unknown objective '%s'", train->name,
                     train->objective);
-    TRY(check_objective(s.m, cx, train, s.objective));
+    bool own = !*train->size;
+    if (own) TRY(check_objective(s.m, cx, train, s.objective));
     TRY(early_check(cx->opt, s.objective, cx->diag));
     make_micro(train, cx);
-    TRY(make_update(train, cx));
+    if (own) TRY(make_update(train, cx)); /* reads no input */
     s.labels = samples_all(train);
     s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);

@@ -14,7 +14,8 @@ static Status probe(Module *m, PassCtx *cx, ProgramKind kind,
     for (int i = 0; i < n; i++) {
         const Graph *g = m->graphs.data[i];
         if (g->program != PROGRAM_TRAIN) continue;
-        Graph *copy = graph_clone(g, program_name(kind, g->objective));
+        Str name = program_name(kind, g->objective);
+        Graph *copy = graph_clone(g, name_at_size(name, g->size));
         if (kind == PROGRAM_UNDERFLOW && cx->opt->accumulate == 1)
             samples_all(copy);
         else

@@ -6,7 +6,8 @@
             graph eval     per-sample loss and hits, then the model's outputs
             graph predict  the model's outputs
             graph outputs  the outputs in training mode, for a loss in the host
-   and graphs forward@N, for batches of N, to eval@N and predict@N. In eval and
+   and graphs forward@SIZE, for other sizes, to eval@SIZE and predict@SIZE,
+   and to train@SIZE if training has several sizes, too. In eval and
    predict functions take their inference form (batch_norm reads the running
    statistics, dropout is the identity) and nothing is written. eval reports
    sums over samples, so that a padded last batch can be masked exactly:
@@ -260,7 +261,7 @@ static Status check_top_k(const Graph *g, PassCtx *cx) {
 
 static Status make_eval(const Graph *f, PassCtx *cx) {
     Str name = program_name(PROGRAM_EVAL, intern(""));
-    Graph *g = graph_clone(f, name_at_batch(name, f->batch));
+    Graph *g = graph_clone(f, name_at_size(name, f->size));
     int n = cx->opt->objectives.len;
     const Objective *j = cx->opt->objectives.data;
     ValueId *loss = NEW_ARRAY(cx->scratch, ValueId, n);
@@ -279,56 +280,60 @@ static void make_predict(Graph *f, PassCtx *cx) {
     Module *m = f->module;
     Str name = program_name(PROGRAM_PREDICT, intern(""));
     module_remove_graph(m, f->name);
-    graph_append(m, f, name_at_batch(name, f->batch));
+    graph_append(m, f, name_at_size(name, f->size));
     make_inference(f, cx->scratch);
     drop_losses(f);
 }
 
-/* Programs for other batch sizes follow those for the model's own. */
-static Status make_sizes(Module *m, PassCtx *cx, bool reports) {
-    VEC(Graph *) models = {0};
-    for (int i = 0; i < m->graphs.len; i++)
-        if (graph_is_model(m->graphs.data[i]))
-            vec_push(cx->scratch, &models, m->graphs.data[i]);
-    for (int i = 0; i < models.len; i++) {
-        if (reports) TRY(make_eval(models.data[i], cx));
-        make_predict(models.data[i], cx);
+/* One program that trains for each objective whose loss graph f has. */
+static void make_train(const Graph *f, PassCtx *cx, const Objective *j,
+                       ValueId loss) {
+    Str name = program_name(PROGRAM_TRAIN, j->name);
+    Graph *g = graph_clone(f, name_at_size(name, f->size));
+    g->outputs.len = 0;
+    graph_add_output(g, own_output(OUT_LOSS, j->name), loss);
+    if (cx->opt->objectives.len > 1) drop_writes(g, cx->scratch, loss);
+    if (options_has_scaler(cx->opt))
+        graph_var(g, module_own_var(f->module, OWN_SCALE, j->name,
+                                    cx->opt->scale.init));
+}
+
+static void make_outputs(const Graph *f) {
+    Str name = program_name(PROGRAM_OUTPUTS, intern(""));
+    Graph *all = graph_clone(f, name_at_size(name, f->size));
+    drop_losses(all);
+    all->writes.len = 0;
+}
+
+/* The programs of model f. Training has one batch size. */
+static Status make_programs(Graph *f, PassCtx *cx) {
+    bool reports = false, host = false, trains = !size_batch(f->size);
+    for (int i = 0; i < cx->opt->objectives.len; i++) {
+        const Objective *j = &cx->opt->objectives.data[i];
+        ValueId loss = graph_output(f, own_output(OUT_LOSS, j->name));
+        if (!is_value(loss)) continue;
+        if (trains) make_train(f, cx, j, loss);
+        *(j->loss.kind == LOSS_HOST ? &host : &reports) = true;
     }
+    if (reports) TRY(make_eval(f, cx));
+    if (host && trains) make_outputs(f);
+    make_predict(f, cx);
     return OK;
 }
 
 Status pass_programs(Module *m, PassCtx *cx) {
-    Graph *f = module_graph(m, FORWARD);
-    bool reports = false, host = false;
-    if (!f) return OK;
+    VEC(Graph *) models = {0};
+    if (!module_graph(m, FORWARD)) return OK;
     for (int i = 0; i < m->graphs.len; i++) /* a text may contain anything */
         if (m->graphs.data[i]->program != PROGRAM_NONE)
             return fail(cx->diag, (Loc){.file = m->file},
                         "graph %s: a file with a graph %s, which the programs "
                         "are made from, cannot have programs itself",
                         m->graphs.data[i]->name, FORWARD);
-    for (int i = 0; i < cx->opt->objectives.len; i++) {
-        const Objective *j = &cx->opt->objectives.data[i];
-        Str name = own_output(OUT_LOSS, j->name);
-        ValueId loss = graph_output(f, name);
-        if (!is_value(loss)) continue;
-        Graph *g = graph_clone(f, program_name(PROGRAM_TRAIN, j->name));
-        g->outputs.len = 0;
-        graph_add_output(g, name, loss);
-        if (cx->opt->objectives.len > 1) drop_writes(g, cx->scratch, loss);
-        if (options_has_scaler(cx->opt))
-            graph_var(
-                g, module_own_var(m, OWN_SCALE, j->name, cx->opt->scale.init));
-        *(j->loss.kind == LOSS_HOST ? &host : &reports) = true;
-    }
-    if (reports) TRY(make_eval(f, cx));
-    if (host) {
-        Graph *all = graph_clone(f, program_name(PROGRAM_OUTPUTS, intern("")));
-        drop_losses(all);
-        all->writes.len = 0;
-    }
-    make_predict(f, cx);
-    TRY(make_sizes(m, cx, reports));
+    for (int i = 0; i < m->graphs.len; i++)
+        if (graph_is_model(m->graphs.data[i]))
+            vec_push(cx->scratch, &models, m->graphs.data[i]);
+    for (int i = 0; i < models.len; i++) TRY(make_programs(models.data[i], cx));
     TRY(pass_dce(m, cx));
     /* predict reads no targets; train reads no other objective's targets */
     for (int i = 0; i < m->graphs.len; i++) {

@@ -58,6 +58,8 @@ typedef struct Samples {
     ValueId valid;       /* f32[batch]: 1 for samples that count */
     ValueId part;        /* f32[]: the share of the batch that counts; 0: no
                             masks */
+    Reals *nominals; /* of the objective's shares, in order; NULL: a trial */
+    int shares;      /* made so far */
 } Samples;
 
 static Pool pool(Samples *s, ValueId v);
@@ -177,8 +179,18 @@ static ValueId sum_of_all(Samples *s, ValueId v) {
                 : v;
 }
 
+/* The nominal that all sizes of the model divide their next share by: that of
+   the model's own sizes, so that micro-batches of several sizes add up. */
+static double common_nominal(Samples *s, double nominal) {
+    int k = s->shares++;
+    if (!s->nominals) return nominal;
+    if (!*s->g->size) vec_push(s->g->arena, s->nominals, nominal);
+    return k < s->nominals->len ? s->nominals->data[k] : nominal;
+}
+
 /* The weight of `sum`: its ratio to a sum of as many ones; f32[]. */
 static ValueId share_of(Samples *s, ValueId sum, double nominal) {
+    nominal = common_nominal(s, nominal);
     ValueId x = b_reshape(&s->b, b_cast(&s->b, sum, DT_F32), 0, NULL);
     return b2(&s->b, OP_DIV, x, b_scalar(&s->b, DT_F32, nominal), DT_F32);
 }
@@ -503,10 +515,16 @@ static bool keeps_statistics(const Graph *g, const Rows *rows) {
 }
 
 /* Splits the loss of g into terms, with masks or without; returns whether it
-   succeeded. In a trial the number of samples is not a variable. */
-static bool take_apart(Graph *g, PassCtx *cx, bool masks, bool trial,
+   succeeded. nominals: of the objective; NULL: a trial, in which the number of
+   samples is not a variable. */
+static bool take_apart(Graph *g, PassCtx *cx, bool masks, Reals *nominals,
                        PoolKind *kind) {
-    Samples s = {.g = g, .b = {.g = g}, .opt = cx->opt, .masks = masks};
+    bool trial = !nominals;
+    Samples s = {.g = g,
+                 .b = {.g = g},
+                 .opt = cx->opt,
+                 .masks = masks,
+                 .nominals = nominals};
     Str name = own_output(OUT_LOSS, g->objective);
     ValueId loss = graph_output(g, name);
     s.batch = graph_samples(g);
@@ -547,7 +565,7 @@ static bool can_mask(const Graph *g, PassCtx *cx) {
     Module aside = *g->module;
     PoolKind kind;
     Graph *trial = graph_clone_aside(g, &aside, cx->scratch);
-    return take_apart(trial, cx, true, true, &kind);
+    return take_apart(trial, cx, true, NULL, &kind);
 }
 
 static void samples_tell(const Graph *g, PassCtx *cx, PoolKind kind) {
@@ -566,6 +584,7 @@ static void samples_tell(const Graph *g, PassCtx *cx, PoolKind kind) {
 
 Status pass_samples(Module *m, PassCtx *cx) {
     int n = 0, masked_ones = 0;
+    Reals *nominals = NEW_ARRAY(cx->scratch, Reals, cx->opt->objectives.len);
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         const Objective *j = options_objective(cx->opt, g->objective);
@@ -577,8 +596,9 @@ Status pass_samples(Module *m, PassCtx *cx) {
             continue;
         bool masks = can_mask(g, cx);
         masked_ones += masks;
-        take_apart(g, cx, masks, false, &kind);
-        samples_tell(g, cx, kind);
+        take_apart(g, cx, masks, &nominals[j - cx->opt->objectives.data],
+                   &kind);
+        if (!*g->size) samples_tell(g, cx, kind);
     }
     m->masks = n > 0 && masked_ones == n;
     return OK;

@@ -589,6 +589,7 @@ static const ampc_api api_template = {
     .device = api_device,
     .peek = api_peek,
     .memory = api_memory,
+    .fit = api_fit,
 };
 
 /* A module has one plan, so its table is built once. */

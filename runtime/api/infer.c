@@ -163,14 +163,15 @@ static ampc_status all_batches(ampc_session *s, int program,
 static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
                                size_t nin, int64_t valid, ampc_eval *sums) {
     ampc_eval e = {0};
-    session_choose(s, PROG_EVAL, in, nin);
+    sizes_choose(s, PROG_EVAL, in, nin);
     int program = s->program[PROG_EVAL];
     if (program < 0) return api_unsupported(s, "evaluate");
     if (!SIZED(sums)) return session_unsized(s, "ampc_eval");
     memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
     e.top_k = (int32_t)info_int(s->m, "top_k", 0);
-    ampc_status status =
-        all_batches(s, program, in, nin, valid, evaluate_batch, &e);
+    ampc_status status = sizes_pad(s, PROG_EVAL, &in, nin);
+    if (status == AMPC_OK)
+        status = all_batches(s, program, in, nin, valid, evaluate_batch, &e);
     if (status == AMPC_OK) PUT(sums, e);
     return status;
 }
@@ -255,14 +256,15 @@ static ampc_status do_predict(ampc_session *s, ProgramId id,
                               const ampc_input *in, size_t nin, int64_t valid,
                               ampc_output *out, size_t nout) {
     Prediction p = {id, out, nout};
-    session_choose(s, id, in, nin);
+    sizes_choose(s, id, in, nin);
     int program = s->program[id];
     if (program < 0)
         return api_unsupported(s, id == PROG_PREDICT
                                       ? "predict"
                                       : "give outputs to a loss of the host's");
+    ampc_status status = sizes_pad(s, id, &in, nin);
     int64_t given = rows_given(s, program, in, nin);
-    ampc_status status = valid_ok(s, given, valid);
+    if (status == AMPC_OK) status = valid_ok(s, given, valid);
     if (status == AMPC_OK) status = outputs_check(s, program, valid, out, nout);
     if (status == AMPC_OK && given >= 0 && given != s->batch)
         status = outputs_join(s, program, out, nout);

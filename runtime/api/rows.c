@@ -12,7 +12,7 @@ static const ampc_input *given(const ampc_input *in, size_t i) {
     return (const void *)((const char *)in + i * in->size);
 }
 
-static bool has_samples(const ampc_session *s, const PlanTensor *t) {
+bool rows_has(const ampc_session *s, const PlanTensor *t) {
     return t->rank > 0 && s->batch > 0 && t->dim[0] == s->batch;
 }
 
@@ -20,7 +20,7 @@ static bool has_samples(const ampc_session *s, const PlanTensor *t) {
 static uint64_t sample_bytes(const ampc_session *s, const PlanTensor *t,
                              const ampc_input *in) {
     uint64_t bytes = 0;
-    if (!has_samples(s, t)) return 0;
+    if (!rows_has(s, t)) return 0;
     dense_bytes(given_dtype(t, in), t->rank, t->dim, &bytes);
     return bytes / (uint64_t)s->batch;
 }
@@ -124,8 +124,12 @@ static ampc_status set_valid(ampc_session *s, int64_t n) {
 }
 
 ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin) {
-    s->batch = s->own_batch;
+    static const ProgramId ids[] = {PROG_TRAIN, PROG_LOCATE, PROG_MICRO};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        sizes_choose(s, ids[i], *in, nin);
     s->valid = s->batch;
+    ampc_status status = sizes_pad(s, PROG_MICRO, in, nin);
+    if (status != AMPC_OK) return status;
     int64_t n = rows_given(s, s->program[PROG_MICRO], *in, nin);
     if (n < 0 || n >= s->batch) return AMPC_OK;
     if (n && !info_int(s->m, "masks", 0))
@@ -138,8 +142,7 @@ ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin) {
                             (long long)n, (long long)s->batch);
     s->valid = n;
     if (!n) return AMPC_OK;
-    ampc_status status =
-        rows_take(s, s->program[PROG_MICRO], *in, nin, 0, n, in);
+    status = rows_take(s, s->program[PROG_MICRO], *in, nin, 0, n, in);
     return status == AMPC_OK ? set_valid(s, n) : status;
 }
 

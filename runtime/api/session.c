@@ -241,6 +241,7 @@ void session_close(ampc_session *s) {
     mem_free(s, s->addr, s->addr_bytes);
     mem_free(s, s->labels, s->labels_bytes);
     rows_close(s);
+    sizes_close(s);
     session_take_cursor(s, NULL);
     mem_free(s, s, sizeof *s);
 }

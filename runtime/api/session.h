@@ -8,6 +8,7 @@
    backend.h     what a device offers: cpu/backend.c, cpu/run.c; cuda/gpu.h
    session.c     open and close
    api.c         the table of ampc.h;  train.c, infer.c  its main functions
+   sizes.c, rows.c  inputs of other sizes, and of other numbers of samples
    data.c        class and row indices that are out of range
    diverge.c     runs whose steps are all skipped, and why
    locate.c      program locate: which value is not finite
@@ -85,9 +86,12 @@ struct ampc_session {
                       begins */
     char *rows;    /* inputs filled up to a batch (rows.c) */
     size_t rows_bytes;
+    char *padded; /* inputs filled up to a size (sizes.c) */
+    size_t padded_bytes;
     const char *objective;   /* current objective of steps; "": the only one */
     int64_t micro;           /* micro-steps since the last update */
     int program[PROG_COUNT]; /* index in m->programs or -1 */
+    int own[PROG_COUNT];     /* those for the module's own sizes */
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
     int last;                /* program that ran last or -1 */
     const void **addr;       /* inputs of the call */
@@ -140,11 +144,24 @@ int gpu_count(void);
 
 extern const char *const program_names[PROG_COUNT];
 bool own_name(const char *name);
-/* The objective of a program with that kind, "train" or "train:NAME"; NULL
-   if the kind differs. */
-const char *objective_of(const PlanProgram *p, ProgramId id);
-/* N of a name NAME@N; 0 if there is none. */
+/* True for KIND, KIND:OBJECTIVE, and both followed by @SIZE. */
+bool program_is(const PlanProgram *p, ProgramId id);
+/* The size in a program's name, as in "train@T=64" and "predict@8,T=64"; "" for
+   the module's own sizes. */
+const char *size_of(const PlanProgram *p);
+/* The batch in that size; 0: the module's own. */
 int64_t batch_of(const PlanProgram *p);
+/* True if program i is `own` at another size. */
+bool size_is_other(const AmpcModule *m, int own, uint32_t i);
+/* True if the program has that kind, at any size. */
+bool sizes_has(const ampc_session *s, ProgramId id, int program);
+/* True if the module trains with several sizes. */
+bool sizes_several(const ampc_session *s);
+/* "; smaller sizes of this module: T=64, T=128", or "". */
+const char *sizes_text(const ampc_session *s, char buf[200]);
+/* The objective of a program with that kind, "train" or "train:NAME"; NULL
+   if the kind differs, and for sizes other than the own ones. */
+const char *objective_of(const PlanProgram *p, ProgramId id);
 /* The module's objectives in order, "" for the only one without a name;
    NULL: no more. */
 const char *objective_at(const AmpcModule *m, uint32_t index);
@@ -190,10 +207,6 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
-/* Chooses the program whose inputs have these sizes, the module's own or one
-   of --batch-sizes, as s->program[id]. */
-void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
-                    size_t nin);
 /* Checks inputs, binds them, refreshes outdated 16-bit copies, and runs the
    program. All failures except the device's happen before anything runs. */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
@@ -267,6 +280,19 @@ ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin);
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics);
 ampc_status api_objective(ampc_session *s, const char *name);
 
+/* sizes.c.
+   choose  sets s->program[id] to the program for the sizes of the inputs: the
+           module's own, those of --batch-sizes or --dim; the smallest in which
+           the inputs have room
+   pad     fills the inputs up to that program's sizes */
+void sizes_choose(ampc_session *s, ProgramId id, const ampc_input *in,
+                  size_t nin);
+ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
+                      size_t nin);
+void sizes_close(ampc_session *s);
+ampc_status api_fit(ampc_session *s, const char *program, const ampc_input *in,
+                    size_t nin, const char **name);
+
 /* rows.c.
    given  the number of samples that all inputs hold; -1: they do not agree
    take   samples first .. first + n - 1 as a batch
@@ -275,6 +301,8 @@ ampc_status api_objective(ampc_session *s, const char *name);
    skip   instead of a micro-step without samples */
 int64_t rows_given(const ampc_session *s, int program, const ampc_input *in,
                    size_t nin);
+/* True if axis 0 of the input counts samples. */
+bool rows_has(const ampc_session *s, const PlanTensor *t);
 ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
                       size_t nin, int64_t first, int64_t n,
                       const ampc_input **out);

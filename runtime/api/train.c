@@ -180,7 +180,7 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
         return api_unsupported(s, "train");
     ampc_status status = session_prepare(s, PROG_UPDATE);
     s->whole = s->on_device && s->micro + 1 == s->accumulate && s->valid &&
-               s->program[PROG_LOCATE] < 0;
+               s->program[PROG_LOCATE] < 0 && !sizes_several(s);
     if (status == AMPC_OK) status = do_micro(s, in, nin);
     if (status == AMPC_OK && s->micro == s->accumulate) status = do_update(s);
     s->whole = false;

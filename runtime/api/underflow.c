@@ -42,7 +42,9 @@ ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
                                                "zero (--count-underflow)"));
     if (!fn)
         return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT, "fn is NULL"));
-    ampc_status status = session_run(s, PROG_UNDERFLOW, in, nin);
+    sizes_choose(s, PROG_UNDERFLOW, in, nin);
+    ampc_status status = sizes_pad(s, PROG_UNDERFLOW, &in, nin);
+    if (status == AMPC_OK) status = session_run(s, PROG_UNDERFLOW, in, nin);
     if (status == AMPC_OK) status = tell_all(s, fn, ctx);
     return api_leave(s, status);
 }

@@ -175,7 +175,7 @@ static size_t list_scalars(const ampc_session *s, int program,
 static bool reports(const ampc_session *s, int program) {
     static const ProgramId ids[] = {PROG_TRAIN, PROG_MICRO, PROG_UPDATE};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-        if (s->program[ids[i]] == program) return true;
+        if (sizes_has(s, ids[i], program)) return true;
     return false;
 }
 

@@ -34,17 +34,63 @@ static const char *const family_prefixes[] = {
 #include "runtime/program/names.def"
 };
 
-/* ---- objectives ---------------------------------------------------------- */
+/* ---- programs ------------------------------------------------------------ */
 
-const char *objective_of(const PlanProgram *p, ProgramId id) {
+bool program_is(const PlanProgram *p, ProgramId id) {
     size_t n = strlen(program_names[id]);
-    if (strncmp(p->name, program_names[id], n) != 0) return NULL;
-    return p->name[n] == ':' ? p->name + n + 1 : p->name[n] ? NULL : "";
+    return strncmp(p->name, program_names[id], n) == 0 &&
+           (!p->name[n] || strchr(":@", p->name[n]));
+}
+
+const char *size_of(const PlanProgram *p) {
+    const char *at = strrchr(p->name, '@');
+    return at ? at + 1 : "";
 }
 
 int64_t batch_of(const PlanProgram *p) {
-    const char *at = strrchr(p->name, '@');
-    return at ? strtoll(at + 1, NULL, 10) : 0;
+    char *end;
+    int64_t n = strtoll(size_of(p), &end, 10);
+    return *end == '=' ? 0 : n;
+}
+
+bool size_is_other(const AmpcModule *m, int own, uint32_t i) {
+    const char *name = m->programs[own].name;
+    size_t n = strlen(name);
+    return strncmp(m->programs[i].name, name, n) == 0 &&
+           m->programs[i].name[n] == '@';
+}
+
+bool sizes_has(const ampc_session *s, ProgramId id, int program) {
+    int own = s->own[id];
+    return own >= 0 &&
+           (program == own || size_is_other(s->m, own, (uint32_t)program));
+}
+
+bool sizes_several(const ampc_session *s) {
+    int own = s->own[PROG_MICRO];
+    for (uint32_t i = 0; own >= 0 && i < s->m->nprogram; i++)
+        if (size_is_other(s->m, own, i)) return true;
+    return false;
+}
+
+const char *sizes_text(const ampc_session *s, char buf[200]) {
+    int own = s->own[s->own[PROG_PREDICT] < 0 ? PROG_MICRO : PROG_PREDICT];
+    size_t n = 0;
+    buf[0] = 0;
+    for (uint32_t i = 0; own >= 0 && i < s->m->nprogram && n < 200; i++) {
+        const PlanProgram *p = &s->m->programs[i];
+        if (!size_is_other(s->m, own, i) || batch_of(p)) continue;
+        n += (size_t)snprintf(
+            buf + n, 200 - n, "%s%s",
+            n ? ", " : "; smaller sizes of this module: ", size_of(p));
+    }
+    return buf;
+}
+
+const char *objective_of(const PlanProgram *p, ProgramId id) {
+    const char *rest = p->name + strlen(program_names[id]);
+    if (!program_is(p, id) || *size_of(p)) return NULL;
+    return *rest ? rest + 1 : "";
 }
 
 static const char *objective_with(const AmpcModule *m, ProgramId id,
@@ -74,7 +120,7 @@ static int find_of(const ampc_session *s, Find *find, const char *name) {
 
 void session_find_known(ampc_session *s) {
     for (int i = 0; i < PROG_COUNT; i++)
-        s->program[i] = find_of(s, find_program, program_names[i]);
+        s->program[i] = s->own[i] = find_of(s, find_program, program_names[i]);
     for (int i = 0; i < VAR_KNOWN; i++)
         s->known[i] = find_of(s, find_var, known_rows[i].name);
 }

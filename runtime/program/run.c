@@ -191,7 +191,7 @@ static ampc_status device_input_check(ampc_session *s, const PlanTensor *t,
 
 static ampc_status shape_refused(ampc_session *s, const PlanTensor *t,
                                  const ampc_input *in, const char *want) {
-    char have[160] = "unknown", order[160];
+    char have[160] = "unknown", order[160], sizes[200];
     bool known = in->shape && in->rank >= 0 && in->rank <= AMPC_MAX_RANK;
     const char *hint = "";
     if (known) {
@@ -200,8 +200,8 @@ static ampc_status shape_refused(ampc_session *s, const PlanTensor *t,
                          t->rank && t->dim[0] == s->batch);
     }
     return session_fail(s, AMPC_ERR_ARGUMENT,
-                        "input '%.200s': shape %s given, %s needed%s", t->name,
-                        have, want, hint);
+                        "input '%.200s': shape %s given, %s needed%s%s",
+                        t->name, have, want, hint, sizes_text(s, sizes));
 }
 
 static ampc_status input_check(ampc_session *s, const PlanTensor *t,
@@ -238,38 +238,6 @@ int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
     for (uint32_t i = 0; i < p->nin; i++)
         if (strcmp(m->tensors[p->in0 + i].name, in->name) == 0) return (int)i;
     return -1;
-}
-
-/* An input of another program matches none. */
-static bool inputs_fit(const AmpcModule *m, const PlanProgram *p,
-                       const ampc_input *in, size_t nin) {
-    for (size_t i = 0; i < nin; i++) {
-        const ampc_input *a = (const void *)((const char *)in + i * in->size);
-        int at = input_place(m, p, a, i);
-        uint64_t bytes = 0;
-        if (at < 0) return false;
-        const PlanTensor *t = &m->tensors[p->in0 + (uint32_t)at];
-        dense_bytes(given_dtype(t, a), t->rank, t->dim, &bytes);
-        if (a->bytes != bytes) return false;
-    }
-    return true;
-}
-
-void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
-                    size_t nin) {
-    size_t n = strlen(program_names[id]);
-    int own = find_program(s->m, program_names[id]);
-    s->program[id] = own;
-    s->batch = s->own_batch;
-    if (!in || !nin || !input_sized(in)) return;
-    for (uint32_t i = 0; i < s->m->nprogram; i++) {
-        const PlanProgram *p = &s->m->programs[i];
-        if (strncmp(p->name, program_names[id], n) != 0 || p->name[n] != '@')
-            continue;
-        if (!inputs_fit(s->m, p, in, nin)) continue;
-        s->program[id] = (int)i;
-        s->batch = batch_of(p);
-    }
 }
 
 static ampc_status input_count(ampc_session *s, const PlanProgram *p,

@@ -180,7 +180,7 @@ static void keep_whole(ampc_session *s, const PlanRef *r) {
 static void drop_read(ampc_session *s, uint32_t program) {
     const PlanTarget *p = s->plan;
     const PlanRun *run = &p->runs[program];
-    if (objective_of(&s->m->programs[program], PROG_TRAIN)) return;
+    if (program_is(&s->m->programs[program], PROG_TRAIN)) return;
     for (uint32_t i = 0; i < run->nstep; i++) {
         const PlanStep *t = &p->steps[run->step0 + i];
         for (uint32_t k = 0; k < t->nref + t->ep_nref; k++) {

@@ -212,6 +212,89 @@ TEST_CASE(cli, batch_sizes_of_a_text) {
         "--batch-sizes 1");
 }
 
+TEST_CASE(cli, sizes_of_a_text) {
+    static const char text[] =
+        "dim B = 4\ndim T = 2\nmodel m(x: f32[B,T,3], u: f32[B]) {\n"
+        "  return y = Linear(x, units=2) * mean(u)\n}\n";
+    static const char rows[] = "dim T = 2\nmodel m(x: f32[4,T]) {\n"
+                               "  param p: f32[T]\n  return y = x * p\n}\n";
+    check_text(1, "--dim T=1: 'p' is of another shape there", rows,
+               "--loss mse --dim 'T=1|2'");
+    check_text(1, "--dim B=2: training has one batch size; --batch-sizes gives",
+               text, "--loss mse --dim 'B=2|4'");
+    check_text(1, "--pad v: the model has no such input", text,
+               "--loss mse --dim 'T=1|2' --pad v=0");
+    check_text(1, "--pad u: the input has one size; --dim", text,
+               "--loss mse --dim 'T=1|2' --pad u=0");
+    check_text(1, "--pad x=1e+300: f32 has no 1e+300", text,
+               "--loss mse --dim 'T=1|2' --pad x=1e300");
+    check_text(1, "the sizes have more than 64 combinations", text,
+               "--loss mse --dim "
+               "'T=1|2|3|4|5|6|7|8|9' --dim 'B=1|2|3|4|5|6|7|8'");
+    check_text(1, "this is for --dim T=1",
+               "dim T = 2\nmodel m(x: f32[4,T,3]) {\n"
+               "  return y = Linear(reshape(x, shape=[4, 6]), units=2)\n}\n",
+               "--loss mse --dim 'T=1|2'");
+}
+
+/* The losses in a log, one for each line. */
+static int log_losses(const char *name, double *to) {
+    size_t n;
+    int count = 0;
+    char *file = test_read_file(test_tmp(name), &n);
+    REQUIRE(file);
+    for (char *p = file; (p = strstr(p, "loss\":")); p++)
+        to[count++] = strtod(p + strlen("loss\":"), NULL);
+    free(file);
+    return count;
+}
+
+/* Samples that are filled up with the values of --pad train in the smallest
+   size, with the losses of the largest. */
+TEST_CASE(cli, runs_sentences_of_several_sizes) {
+    static const char text[] =
+        "dim B = 2\ndim T\nmodel m(x: i64[B,T]) {\n"
+        "  return y = Linear(Embedding(x, size=9, width=4), units=3)\n}\n";
+    static const char x[] = "1,2,0,0,0,0\n3,0,0,0,0,0\n1,2,3,4,5,6\n"
+                            "7,8,1,0,0,0\n5,4,0,0,0,0\n6,0,0,0,0,0\n";
+    static const char t[] =
+        "0,1,-100,-100,-100,-100\n2,-100,-100,-100,-100,-100\n0,1,2,0,1,2\n"
+        "1,1,2,-100,-100,-100\n0,2,-100,-100,-100,-100\n"
+        "1,-100,-100,-100,-100,-100\n";
+    double one[16], some[16];
+    REQUIRE(test_write_file(test_tmp("s.amp"), text, strlen(text)) &&
+            test_write_file(test_tmp("sx.csv"), x, strlen(x)) &&
+            test_write_file(test_tmp("st.csv"), t, strlen(t)));
+#define SENTENCES                                                              \
+    "--loss cross_entropy,axis=2 --precision fp32 --optimizer sgd,lr=1 "       \
+    "--target cpu:x86-64-v2"
+#define SENTENCE_FEED "--feed x=sx.csv --feed target=st.csv --quiet "
+    check_run(0, "", "s.amp -o s1.so --dim T=6 " SENTENCES);
+    check_run(
+        0, "",
+        "s.amp -o s3.so --dim 'T=2|4|6' --pad x=0,target=-100 " SENTENCES);
+    check_run(0, "",
+              "run s1.so " SENTENCE_FEED "--epochs 2 --eval --log s1.jsonl");
+    check_run(0, "",
+              "run s3.so " SENTENCE_FEED "--epochs 2 --eval --log s3.jsonl "
+              "--profile s3.json");
+    int n = log_losses("s1.jsonl", one);
+    CHECK_EQ_INT(n, 7);
+    CHECK_EQ_INT(log_losses("s3.jsonl", some), n);
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(some[i] > one[i] - 1e-6 && some[i] < one[i] + 1e-6,
+                  "line %d: %g, not %g", i, some[i], one[i]);
+    size_t bytes;
+    char *trace = test_read_file(test_tmp("s3.json"), &bytes);
+    CHECK_HAS(trace, "train@T=2");
+    free(trace);
+    check_run(0, "samples by size, from the smallest on: 4, 1, 1",
+              "run s3.so --feed x=sx.csv --feed target=st.csv --epochs 1 "
+              "--sort-by-length --log sorted.jsonl");
+    check_run(1, "--sort-by-length: the module has one size",
+              "run s1.so " SENTENCE_FEED "--sort-by-length");
+}
+
 /* 10 samples in batches of 4 give an output without a sample axis three times.
  */
 TEST_CASE(cli, fetches_what_has_no_samples) {

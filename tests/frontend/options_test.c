@@ -145,6 +145,15 @@ static const Bound bounds[] = {
     {"--lr-schedule", "one_cycle,total=9,rise=1", "one_cycle,total=9,rise=1.1"},
     {"--lr-schedule", "one_cycle,total=9", "one_cycle,total=9,warmup=2"},
     {"--param-group", "*,lr_scale=2", "*"},
+    {"--dim", "T=1|2", "T=0|2"},
+    {"--dim", "T=1|2", "T=1|"},
+    {"--dim", "T=1|2", "T=|2"},
+    {"--dim", "T=1|9223372036854775807", "T=1|9223372036854775808"},
+    {"--pad", "x=1", "x"},
+    {"--pad", "x=1", "=1"},
+    {"--pad", "x=1,y=0", "x=1,,y=0"},
+    {"--pad", "x=-1.7e308", "x=inf"},
+    {"--pad", "x=0", "x="},
     {"--batch-sizes", "1", "0"},
     {"--batch-sizes", "1,64", "1,,64"},
     {"--batch-sizes", "2147483647", "2147483648"},
@@ -300,6 +309,16 @@ static void dump(const Options *o, StrBuf *sb) {
     for (int i = 0; i < o->dims.len; i++)
         sb_printf(sb, "dim %d=%s:%d %lld\n", i, o->dims.data[i].name,
                   o->dims.data[i].axis, (long long)o->dims.data[i].value);
+    for (int i = 0; i < o->dim_sizes.len; i++) {
+        const DimSizes *d = &o->dim_sizes.data[i];
+        sb_printf(sb, "sizes %d=%s:%d", i, d->name, d->axis);
+        for (int k = 0; k < d->sizes.len; k++)
+            sb_printf(sb, " %lld", (long long)d->sizes.data[k]);
+        sb_puts(sb, "\n");
+    }
+    for (int i = 0; i < o->pads.len; i++)
+        sb_printf(sb, "pad %d=%s %g\n", i, o->pads.data[i].input,
+                  o->pads.data[i].value);
     for (int i = 0; i < o->batch_sizes.len; i++)
         sb_printf(sb, "batch %d=%lld\n", i, (long long)o->batch_sizes.data[i]);
     for (int i = 0; i < o->heads.len; i++)
@@ -479,6 +498,9 @@ static const struct {
     {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
     {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},
     {"--dim", "a=b=3", "dims.len=1; dim 0=a=b:-1 3"},
+    {"--dim", "T=8|4|8|6", "dims.len=1; dim 0=T:-1 8; sizes 0=T:-1 4 6 8"},
+    {"--dim", "x:1=4|4", "dims.len=1; dim 0=x:1 4"},
+    {"--pad", "x=0,a=b=-1.5,x=2", "pad 0=x 2; pad 1=a=b -1.5"},
     {"--batch-sizes", "4,1,4", "batch 0=4; batch 1=1"},
     {"--replace-head", "y=5", "heads.len=1; head 0=y:-1 5"},
     {"--train", "w*", "train_rules.len=1; rule 0=w* 1"},
@@ -598,6 +620,13 @@ TEST_CASE(options, are_told) {
          "batch sizes 1, 64 (eval, predict)\n"
          "precision   fp16, loss scale dynamic\n",
          "\"batch_sizes\":[1,64],"},
+        {{{"--dim", "T=4|8"}, {"--dim", "x:1=2|1"}, {"--pad", "x=0,t=-100"}},
+         "loss        auto\n"
+         "optimizer   adamw, lr 0.001 constant\n"
+         "sizes       T 4, 8\n"
+         "            x:1 1, 2\n"
+         "precision   bf16, loss scale none\n",
+         "\"dims\":{\"T\":[4,8],\"x:1\":[1,2]},\"pad\":{\"x\":0,\"t\":-100},"},
         {{{"--batch-sizes", "7"}, {"--loss", "none"}},
          "loss        none\n"
          "batch sizes 7 (eval, predict)\n"

@@ -685,46 +685,64 @@ TEST_CASE(graph, hash_tells_programs_apart) {
     }
 }
 
-/* The name of a program gives its kind, its objective and its batch. */
+/* The name of a program gives its kind, its objective and its sizes. */
 TEST_CASE(graph, programs_are_known_by_name) {
     static const struct {
         const char *name;
         ProgramKind kind;
-        const char *objective;
-        int64_t batch;
+        const char *objective, *size;
     } rows[] = {
-        {"train", PROGRAM_TRAIN, "", 0},
-        {"train:a", PROGRAM_TRAIN, "a", 0},
-        {"train:a:b", PROGRAM_TRAIN, "a:b", 0},
-        {"train:", PROGRAM_TRAIN, "", 0},
-        {"trains", PROGRAM_NONE, "", 0},
-        {"trai", PROGRAM_NONE, "", 0},
-        {"", PROGRAM_NONE, "", 0},
-        {"@7", PROGRAM_NONE, "", 7},
-        {"eval@64", PROGRAM_EVAL, "", 64},
-        {"eval:a@64", PROGRAM_EVAL, "a", 64},
-        {"eval@1", PROGRAM_EVAL, "", 1},
-        {"eval@9@8", PROGRAM_NONE, "", 8},
-        {"eval@", PROGRAM_NONE, "", 0},
-        {"eval@0", PROGRAM_NONE, "", 0},
-        {"eval@01", PROGRAM_NONE, "", 0},
-        {"eval@10", PROGRAM_EVAL, "", 10},
-        {"eval@6a", PROGRAM_NONE, "", 0},
-        {"eval@a6", PROGRAM_NONE, "", 0},
-        {"eval@999999999999999999", PROGRAM_EVAL, "", 999999999999999999},
-        {"eval@1000000000000000000", PROGRAM_NONE, "", 0},
+        {"train", PROGRAM_TRAIN, "", ""},
+        {"train:a", PROGRAM_TRAIN, "a", ""},
+        {"train:a:b", PROGRAM_TRAIN, "a:b", ""},
+        {"train:", PROGRAM_TRAIN, "", ""},
+        {"trains", PROGRAM_NONE, "", ""},
+        {"trai", PROGRAM_NONE, "", ""},
+        {"", PROGRAM_NONE, "", ""},
+        {"@7", PROGRAM_NONE, "", "7"},
+        {"eval@64", PROGRAM_EVAL, "", "64"},
+        {"eval:a@64", PROGRAM_EVAL, "a", "64"},
+        {"eval@1", PROGRAM_EVAL, "", "1"},
+        {"eval@9@8", PROGRAM_NONE, "", "8"},
+        {"eval@", PROGRAM_NONE, "", ""},
+        {"eval@0", PROGRAM_NONE, "", ""},
+        {"eval@01", PROGRAM_NONE, "", ""},
+        {"eval@10", PROGRAM_EVAL, "", "10"},
+        {"eval@6a", PROGRAM_NONE, "", ""},
+        {"eval@a6", PROGRAM_NONE, "", ""},
+        {"eval@999999999999999999", PROGRAM_EVAL, "", "999999999999999999"},
+        {"eval@1000000000000000000", PROGRAM_NONE, "", ""},
+        {"train@T=64", PROGRAM_TRAIN, "", "T=64"},
+        {"train:a@T=64,H_2=8", PROGRAM_TRAIN, "a", "T=64,H_2=8"},
+        {"predict@8,T=64", PROGRAM_PREDICT, "", "8,T=64"},
+        {"predict@8=64", PROGRAM_PREDICT, "", "8=64"},
+        {"train@T=", PROGRAM_NONE, "", ""},
+        {"train@T=0", PROGRAM_NONE, "", ""},
+        {"train@=4", PROGRAM_NONE, "", ""},
+        {"train@T=4,", PROGRAM_NONE, "", ""},
+        {"train@T=4,8", PROGRAM_NONE, "", ""},
+        {"train@T=4;U=8", PROGRAM_NONE, "", ""},
+        {"train@8,", PROGRAM_NONE, "", ""},
+        {"train@,T=8", PROGRAM_NONE, "", ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Str objective;
-        int64_t batch;
-        CHECK_EQ_INT(program_of_name(rows[i].name, &objective, &batch),
+        Str objective, size;
+        CHECK_EQ_INT(program_of_name(rows[i].name, &objective, &size),
                      rows[i].kind);
-        CHECK_EQ_INT(batch, rows[i].batch);
+        CHECK_STR(size, rows[i].size);
         if (rows[i].kind != PROGRAM_NONE)
             CHECK_STR(objective, rows[i].objective);
     }
-    CHECK_STR(name_at_batch("eval", 0), "eval");
-    CHECK_STR(name_at_batch("eval", 12), "eval@12");
+    CHECK_STR(name_at_size("eval", ""), "eval");
+    CHECK_STR(name_at_size("eval", "12"), "eval@12");
+    CHECK_EQ_INT(size_batch("12"), 12);
+    CHECK_EQ_INT(size_batch("12,T=4"), 12);
+    CHECK_EQ_INT(size_batch("12=4"), 0);
+    CHECK_EQ_INT(size_batch("T=4"), 0);
+    CHECK_EQ_INT(size_batch(""), 0);
+    CHECK(size_has_dims("12,T=4") && !size_has_dims("12"));
+    CHECK_STR(size_with_dim("12", "a:1", 3), "12,a_1=3");
+    CHECK_STR(size_with_dim("", "s 77", 3), "s_77=3");
     CHECK_STR(program_name(PROGRAM_TRAIN, intern("")), "train");
     CHECK_STR(program_name(PROGRAM_TRAIN, intern("d")), "train:d");
 }

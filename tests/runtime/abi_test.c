@@ -226,6 +226,7 @@ static const struct Place {
     AT(ampc_api, device, 344),
     AT(ampc_api, peek, 352),
     AT(ampc_api, memory, 360),
+    AT(ampc_api, fit, 368),
 };
 
 TEST_CASE(abi, structs_grow_at_their_end) {

@@ -181,7 +181,8 @@ class Api(c.Structure):
         ("stage", _fn(_session, _str, _u32, _p(_ptr))),
         ("device", _fn(_session, _p(DeviceInfo))),
         ("peek", _fn(_session, _u64, _ptr, _size)),
-        ("memory", _fn(_session, _p(MemoryInfo)))]
+        ("memory", _fn(_session, _p(MemoryInfo))),
+        ("fit", _fn(_session, _str, *_inputs, _p(_str)))]
 
 
 def plain(struct: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 """Arrays of a host as the inputs of a program."""
 from __future__ import annotations
 
+import ctypes as c
 from typing import Any, Mapping, Sequence
 
 from . import _c
@@ -83,11 +84,24 @@ def count_samples(batch: int, wanted: Sequence[Any],
     return batch
 
 
+def as_long(t: Any, a: Given) -> Any:
+    """The tensor with the array's lengths behind the axis of samples."""
+    if len(a.shape) != t.rank:
+        return t
+    long = _c.TensorInfo.from_buffer_copy(t)
+    long.shape[1:t.rank] = a.shape[1:]
+    return long
+
+
 def structs(batch: int, wanted: Sequence[Any], data: Data,
-            arrays: Mapping[str, Any]) -> tuple[Any, int, int, Any]:
+            arrays: Mapping[str, Any],
+            several: bool = False) -> tuple[Any, int, int, Any]:
     """ampc_input[], their number, the number of samples, and what must live
-    until the call ends."""
+    until the call ends.  several: of a module of several sizes, which are told
+    by the arrays' shapes."""
     given = given_arrays(wanted, data, arrays)
+    if several:
+        wanted = [as_long(t, a) for t, a in zip(wanted, given)]
     n = count_samples(batch, wanted, given)
     inputs = (_c.Input * len(wanted))(*[
         a.as_input(t, n if sample_bytes(batch, t, a) else None)
@@ -95,4 +109,8 @@ def structs(batch: int, wanted: Sequence[Any], data: Data,
     if any(s.rank != -1 for s in inputs) or not all(
             map(has_dtype, wanted, given)):
         n = batch  # C refuses it, by its shape or dtype
+    for s, t, a in zip(inputs, wanted, given):
+        if several and len(a.shape) == t.rank:
+            s.rank = t.rank
+            s.shape = (c.c_int64 * t.rank)(*a.shape)
     return inputs, len(wanted), n, given

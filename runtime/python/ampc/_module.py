@@ -63,6 +63,7 @@ class Module:
 
     batch, accumulate, seed   as compiled
     batch_sizes               those of --batch-sizes
+    sizes                     {dimension: sizes} of --dim NAME=N|N
     trains, evaluates, predicts, parts   what it can do (ampc_module_info)
     objectives                the names of --objective, [] without
     model, info               the graph's name; a dict of what it was made from
@@ -108,6 +109,8 @@ class Module:
         self._nvariable: int = info.nvariable
         self.batch_sizes: list[int] = self.info.get("options", {}).get(
             "batch_sizes", [])
+        self.sizes: dict[str, list[int]] = self.info.get("options", {}).get(
+            "dims", {})
         self.objectives: list[str] = []
         while True:
             name = self.api.objective_name(self.api.module,

@@ -114,7 +114,8 @@ class Session:
 
     def _structs(self, programs: Sequence[str], data: Data,
                  arrays: Mapping[str, Any]) -> tuple[Any, int, int, Any]:
-        return structs(self.module.batch, self._wanted(programs), data, arrays)
+        return structs(self.module.batch, self._wanted(programs), data, arrays,
+                       bool(self.module.sizes))
 
     def _training(self) -> tuple[str, str]:
         return "train" + self._objective, "micro" + self._objective
@@ -135,6 +136,11 @@ class Session:
     def _results(self, program: str, call: Any, inputs: Any, nin: int, n: int,
                  like: Any) -> dict[str, Any]:
         """All outputs of that program, which `call` computes, for n samples."""
+        if self.module.sizes:
+            name = c.c_char_p()
+            self._check(self._api.fit(self._s, text(program, "program"), inputs,
+                                      nin, c.byref(name)))
+            program = (name.value or b"").decode()
         infos = self.module.tensors(self._api.output, program)
         for t in infos:
             if t.rank and self.module.batch and \

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* feed_size.c: see feed_size.h. */
+#include "frontend/data/feed_size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/json.h"
+#include "runtime/program/dtype.h"
+
+typedef int64_t Shape[AMPC_RANK_LIMIT];
+
+/* An input at all sizes. */
+typedef struct SizedInput {
+    Shape *at;     /* by size */
+    Shape given;   /* of the batch */
+    bool pads;     /* there is a value of --pad: */
+    char value[8]; /* an element */
+    char *cut;     /* room for a batch; NULL: not yet needed */
+} SizedInput;
+
+struct FeedSizes {
+    int n; /* sizes, in ascending order of bytes */
+    char (*program)[200];
+    SizedInput *input;
+};
+
+/* ---- open ---------------------------------------------------------------- */
+
+/* Member `key` of the module's info, or of its options. */
+static bool info_member(const ampc_api *api, bool options, const char *key,
+                        JsonSpan *v) {
+    ampc_module_info m = {.size = sizeof m};
+    JsonSpan info;
+    return api->describe(api->module, &m) == AMPC_OK && m.info &&
+           json_parse(m.info, strlen(m.info), &info) &&
+           (!options || json_get(info, "options", &info)) &&
+           json_get(info, key, v);
+}
+
+static void read_pad(const ampc_api *api, const ampc_tensor_info *t,
+                     SizedInput *to) {
+    JsonSpan pads, v;
+    double x;
+    uint32_t dtype = (uint32_t)t->dtype;
+    if (!info_member(api, true, "pad", &pads) || !json_get(pads, t->name, &v) ||
+        !json_double(v, &x))
+        return;
+    int64_t n = (int64_t)x;
+    to->pads = true;
+    if (is_float_dtype(dtype))
+        float_put(dtype, x, to->value);
+    else
+        memcpy(to->value, &n, dtype_bytes(dtype));
+}
+
+/* Adds a program in front of the larger ones. */
+static Status add_size(const ampc_api *api, FeedSet *fs, const char *program,
+                       uint32_t ninput, size_t *bytes) {
+    FeedSizes *s = fs->sizes;
+    size_t all = 0;
+    int at = s->n;
+    for (uint32_t i = 0; i < ninput; i++) {
+        ampc_tensor_info t = {.size = sizeof t};
+        if (api->input(api->module, program, i, &t) != AMPC_OK) return ERR_USER;
+        all += t.bytes;
+    }
+    while (at > 0 && bytes[at - 1] > all) at--;
+    for (int k = s->n++; k > at; k--) {
+        bytes[k] = bytes[k - 1];
+        memcpy(s->program[k], s->program[k - 1], sizeof *s->program);
+        for (uint32_t i = 0; i < ninput; i++)
+            memcpy(s->input[i].at[k], s->input[i].at[k - 1], sizeof(Shape));
+    }
+    bytes[at] = all;
+    snprintf(s->program[at], sizeof *s->program, "%s", program);
+    for (uint32_t i = 0; i < ninput; i++) {
+        ampc_tensor_info t = {.size = sizeof t};
+        api->input(api->module, program, i, &t);
+        memcpy(s->input[i].at[at], t.shape, sizeof(Shape));
+    }
+    return OK;
+}
+
+Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs, uint32_t n) {
+    enum { MOST = 64 };
+    JsonSpan sizes, key, v;
+    char size[100], program[200];
+    size_t bytes[MOST + 1];
+    if (!info_member(api, false, "sizes", &sizes)) return OK;
+    FeedSizes *s = fs->sizes = calloc(1, sizeof *s);
+    if (s) s->program = calloc(MOST + 1, sizeof *s->program);
+    if (s) s->input = calloc(n + 1, sizeof *s->input);
+    bool room = s && s->program && s->input;
+    for (uint32_t i = 0; i < n && room; i++) {
+        ampc_tensor_info t = {.size = sizeof t};
+        s->input[i].at = calloc(MOST + 1, sizeof(Shape));
+        room = s->input[i].at != NULL;
+        if (api->input(api->module, fs->program, i, &t) == AMPC_OK)
+            read_pad(api, &t, &s->input[i]);
+    }
+    if (!room) return fail(d, (Loc){0}, "out of memory");
+    TRY(add_size(api, fs, fs->program, n, bytes));
+    for (JsonIter it = json_iter(sizes); json_next(&it, &key, &v);) {
+        if (s->n > MOST || json_text(v, size, sizeof size) < 0) continue;
+        snprintf(program, sizeof program, "%.90s@%s", fs->program, size);
+        if (add_size(api, fs, program, n, bytes) != OK)
+            return fail(d, (Loc){0}, "this module has no program '%s'",
+                        program);
+    }
+    return OK;
+}
+
+void feed_sizes_free(FeedSet *fs) {
+    FeedSizes *s = fs->sizes;
+    for (int i = 0; s && s->input && i < fs->n; i++) {
+        free(s->input[i].at);
+        free(s->input[i].cut);
+    }
+    if (s) {
+        free(s->program);
+        free(s->input);
+    }
+    free(s);
+    fs->sizes = NULL;
+}
+
+/* ---- shapes -------------------------------------------------------------- */
+
+/* The first axis that may have several sizes: the axis of samples has one. */
+static int first_axis(const Feed *f) { return f->per > 0; }
+
+static bool is_sized(const FeedSizes *s, const SizedInput *in, int axis) {
+    for (int k = 1; k < s->n; k++)
+        if (in->at[k][axis] != in->at[0][axis]) return true;
+    return false;
+}
+
+void feed_sizes_shrink(const FeedSet *fs, Feed *f) {
+    const FeedSizes *s = fs->sizes;
+    ampc_tensor_info t = f->want;
+    const SizedInput *in = s ? &s->input[f - fs->feed] : NULL;
+    if (!s || !in->pads || f->a.windows || f->a.rank != t.rank) return;
+    for (int i = 1; i < t.rank; i++) {
+        if (f->a.dim[i] == t.shape[i]) continue;
+        if (f->a.dim[i] > t.shape[i] || f->a.dim[i] < 1 || !is_sized(s, in, i))
+            return;
+        t.bytes = t.bytes / (size_t)t.shape[i] * (size_t)f->a.dim[i];
+        t.shape[i] = f->a.dim[i];
+    }
+    f->want = t;
+}
+
+int feed_sizes_count(const FeedSet *fs) { return fs->sizes ? fs->sizes->n : 1; }
+
+/* The smallest size with room for these shapes, an array by input. */
+static int smallest(const FeedSet *fs, Shape *need) {
+    const FeedSizes *s = fs->sizes;
+    for (int k = 0; k < s->n; k++) {
+        bool room = true;
+        for (int i = 0; i < fs->n; i++)
+            for (int a = first_axis(&fs->feed[i]); a < fs->feed[i].want.rank;
+                 a++)
+                room &= need[i][a] <= s->input[i].at[k][a];
+        if (room) return k;
+    }
+    return s->n - 1;
+}
+
+const char *feed_program(const FeedSet *fs) {
+    Shape need[RUN_MAX_LIST];
+    if (!fs->sizes || fs->n > RUN_MAX_LIST) return fs->program;
+    for (int i = 0; i < fs->n; i++)
+        memcpy(need[i], fs->feed[i].want.shape, sizeof(Shape));
+    return fs->sizes->program[smallest(fs, need)];
+}
+
+/* ---- a batch ------------------------------------------------------------- */
+
+/* Lengths of all axes behind which n samples have nothing but the value. */
+static void find_used(const Feed *f, const SizedInput *in, int64_t n,
+                      Shape used) {
+    const ampc_tensor_info *t = &f->want;
+    size_t each = dtype_bytes((uint32_t)t->dtype);
+    int last = t->rank - 1;
+    int64_t wide = t->shape[last], rows = n * f->per / wide, k;
+    for (int a = 1; a < t->rank; a++) used[a] = 1;
+    for (int64_t r = 0; r < rows; r++) {
+        const char *row = f->to + (size_t)(r * wide) * each;
+        for (k = wide; k > 0; k--)
+            if (memcmp(row + (size_t)(k - 1) * each, in->value, each)) break;
+        if (k == 0) continue;
+        if (k > used[last]) used[last] = k;
+        int64_t rest = r;
+        for (int a = last - 1; a > 0; a--) {
+            int64_t at = rest % t->shape[a] + 1;
+            rest /= t->shape[a];
+            if (at > used[a]) used[a] = at;
+        }
+    }
+}
+
+static void find_all_used(const FeedSet *fs, int64_t n, Shape *used) {
+    for (int i = 0; i < fs->n; i++) {
+        const Feed *f = &fs->feed[i];
+        const SizedInput *in = &fs->sizes->input[i];
+        memcpy(used[i], f->want.shape, sizeof(Shape));
+        if (!fs->whole && in->pads && f->per > 0 && f->want.rank > 1)
+            find_used(f, in, n, used[i]);
+    }
+}
+
+int feed_sizes_of(const FeedSet *fs, int64_t n) {
+    Shape used[RUN_MAX_LIST];
+    if (!fs->sizes || fs->n > RUN_MAX_LIST) return 0;
+    find_all_used(fs, n, used);
+    return smallest(fs, used);
+}
+
+/* Copies the corner of shape `to` of an array of shape `from`. */
+static char *copy_corner(char *out, const char *in, int rank,
+                         const int64_t *from, const int64_t *to, size_t each) {
+    size_t step = each;
+    for (int i = 1; i < rank; i++) step *= (size_t)from[i];
+    if (rank == 1) {
+        memcpy(out, in, (size_t)to[0] * each);
+        return out + (size_t)to[0] * each;
+    }
+    for (int64_t i = 0; i < to[0]; i++)
+        out = copy_corner(out, in + (size_t)i * step, rank - 1, from + 1,
+                          to + 1, each);
+    return out;
+}
+
+static void cut_one(const FeedSet *fs, int i, int size) {
+    const Feed *f = &fs->feed[i];
+    SizedInput *s = &fs->sizes->input[i];
+    ampc_input *in = &fs->in[i];
+    const int64_t *shape = f->want.shape;
+    size_t each = dtype_bytes((uint32_t)f->want.dtype), bytes = each;
+    bool same = true;
+    memcpy(s->given, shape, sizeof(Shape));
+    for (int a = first_axis(f); a < f->want.rank; a++) {
+        if (s->at[size][a] < shape[a]) s->given[a] = s->at[size][a];
+        same &= s->given[a] == shape[a];
+    }
+    for (int a = 0; a < f->want.rank; a++) bytes *= (size_t)s->given[a];
+    in->rank = f->want.rank;
+    in->shape = s->given;
+    if (same) return;
+    if (!s->cut) s->cut = malloc(f->want.bytes);
+    if (!s->cut) { /* the whole batch serves as well */
+        memcpy(s->given, shape, sizeof(Shape));
+        return;
+    }
+    copy_corner(s->cut, f->to, f->want.rank, shape, s->given, each);
+    in->data = s->cut;
+    in->bytes = bytes;
+}
+
+void feed_sizes_cut(FeedSet *fs, int64_t n) {
+    int size = feed_sizes_of(fs, n);
+    for (int i = 0; i < fs->n && fs->sizes; i++) cut_one(fs, i, size);
+}
+
+void feed_sizes_keep(FeedSet *fs, int i, int64_t n) {
+    int64_t *rows = &fs->sizes->input[i].given[0];
+    *rows = *rows / fs->batch * n;
+}
