@@ -76,7 +76,7 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
    convolution's weight, and for calls. */
 double product_work(const Graph *g, const Node *n);
 
-/* optimizer.c, for pass_autodiff: the scale of this step's loss. */
+/* step_scale.c, for pass_autodiff: the scale of this step's loss. */
 ValueId optimizer_scale(Builder *b, const Options *o);
 /* The variable that holds the 16-bit copy of variable v; none: it has no
    copy. */
