@@ -118,8 +118,9 @@ static void say_ambiguous_momentum(Ox *ox) {
               cumulative ? "momentum" : "cumulative");
 }
 
-/* If all nodes of a file have one mode, all train. If some are frozen beside
-   others that train, as after bn.eval(), each keeps the file's mode. */
+/* If all nodes of a file have one mode, all train, with a note if that is not
+   the file's mode. If some are frozen beside others that train, as after
+   bn.eval(), each keeps the file's mode. */
 static void find_mixed_modes(Ox *ox) {
     int trains = 0, frozen = 0;
     const OxNode *first = NULL;
@@ -127,19 +128,28 @@ static void find_mixed_modes(Ox *ox) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         if (n->op->handler != OX_batch_norm) continue;
         bool t = file_trains(ox, n);
-        if (!t && !frozen) first = n;
-        t ? trains++ : frozen++;
+        trains += t;
+        if (t || frozen_by_user(ox, n)) continue;
+        first = frozen++ ? first : n;
     }
-    bool all = !trains && !ox_by_ampc(ox);
-    if (all || !frozen || !options_train(ox->opt) ||
-        !ox->opt->batchnorm_train || ox->opt->batchnorm_said)
+    if (!frozen || !options_train(ox->opt) || !ox->opt->batchnorm_train ||
+        ox->opt->batchnorm_said)
         return;
-    ox->mixed_modes = true;
-    fail_note(ox->d, (Loc){.file = ox->file},
-              "%d BatchNormalization train%s and %d stay%s frozen, '%s'%s, as "
-              "the file has them; --batchnorm train trains all",
-              trains, trains == 1 ? "s" : "", frozen, frozen == 1 ? "s" : "",
-              ox_quote(ox, first->in[1]), frozen > 1 ? " and others" : "");
+    ox->mixed_modes = trains || ox_by_ampc(ox);
+    const char *name = ox_quote(ox, first->in[1]);
+    const char *others = frozen > 1 ? " and others" : "";
+    if (ox->mixed_modes)
+        fail_note(ox->d, (Loc){.file = ox->file},
+                  "%d BatchNormalization train%s and %d stay%s frozen, '%s'%s, "
+                  "as the file has them; --batchnorm train trains all",
+                  trains, trains == 1 ? "s" : "", frozen,
+                  frozen == 1 ? "s" : "", name, others);
+    else
+        fail_note(
+            ox->d, (Loc){.file = ox->file},
+            "%d BatchNormalization train%s ('%s'%s), though in evaluation "
+            "mode in the file; --batchnorm frozen keeps the statistics",
+            frozen, frozen == 1 ? "s" : "", name, others);
 }
 
 void ox_find_modes(Ox *ox) {

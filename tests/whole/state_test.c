@@ -132,6 +132,31 @@ TEST_CASE(state, the_user_trains_all) {
     }
 }
 
+/* A file in which all are in evaluation mode trains them, and says so. */
+TEST_CASE(state, a_file_of_evaluation_trains_and_says_so) {
+    static const char note[] =
+        "1 BatchNormalization trains ('layer.weight'), though in evaluation "
+        "mode in the file; --batchnorm frozen keeps the statistics";
+    static const struct {
+        const char *option;
+        bool says;
+    } rows[] = {{"", true},
+                {"--batchnorm train", false},
+                {"--batchnorm frozen", false},
+                {"--loss none", false}};
+    Arena *a = arena_new();
+    const char *model = file_of(a, "cumulative", ".onnx");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *says;
+        test_command(&says, "'%s' '%s' -o '%s' " FP32 "%s", test_ampc(), model,
+                     test_tmp("said.so"), rows[i].option);
+        CHECK_MSG(rows[i].says == !!strstr(says, note), "%s: %s",
+                  rows[i].option, says);
+        free(says);
+    }
+    arena_free(a);
+}
+
 /* ---- dropouts draw in training alone ------------------------------------- */
 
 static void draws_in_training_alone(const char *model) {
