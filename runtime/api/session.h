@@ -146,10 +146,8 @@ extern const char *const program_names[PROG_COUNT];
 bool own_name(const char *name);
 /* True for KIND, KIND:OBJECTIVE, and both followed by @SIZE. */
 bool program_is(const PlanProgram *p, ProgramId id);
-/* The size in a program's name, as in "train@T=64" and "predict@8,T=64"; "" for
-   the module's own sizes. */
-const char *size_of(const PlanProgram *p);
-/* The batch in that size; 0: the module's own. */
+/* The batch of a program for another size than the module's own, as 8 of
+   "predict@8,T=64"; else 0. */
 int64_t batch_of(const PlanProgram *p);
 /* True if program i is `own` at another size. */
 bool size_is_other(const AmpcModule *m, int own, uint32_t i);

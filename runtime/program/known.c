@@ -42,14 +42,16 @@ bool program_is(const PlanProgram *p, ProgramId id) {
            (!p->name[n] || strchr(":@", p->name[n]));
 }
 
-const char *size_of(const PlanProgram *p) {
+/* What follows @ in the name, as in "train@T=64"; "" for the module's own sizes.
+ */
+static const char *program_size(const PlanProgram *p) {
     const char *at = strrchr(p->name, '@');
     return at ? at + 1 : "";
 }
 
 int64_t batch_of(const PlanProgram *p) {
     char *end;
-    int64_t n = strtoll(size_of(p), &end, 10);
+    int64_t n = strtoll(program_size(p), &end, 10);
     return *end == '=' ? 0 : n;
 }
 
@@ -82,14 +84,14 @@ const char *sizes_text(const ampc_session *s, char buf[200]) {
         if (!size_is_other(s->m, own, i) || batch_of(p)) continue;
         n += (size_t)snprintf(
             buf + n, 200 - n, "%s%s",
-            n ? ", " : "; smaller sizes of this module: ", size_of(p));
+            n ? ", " : "; smaller sizes of this module: ", program_size(p));
     }
     return buf;
 }
 
 const char *objective_of(const PlanProgram *p, ProgramId id) {
     const char *rest = p->name + strlen(program_names[id]);
-    if (!program_is(p, id) || *size_of(p)) return NULL;
+    if (!program_is(p, id) || *program_size(p)) return NULL;
     return *rest ? rest + 1 : "";
 }
 
