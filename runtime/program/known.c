@@ -42,8 +42,7 @@ bool program_is(const PlanProgram *p, ProgramId id) {
            (!p->name[n] || strchr(":@", p->name[n]));
 }
 
-/* What follows @ in the name, as in "train@T=64"; "" for the module's own sizes.
- */
+/* What follows @ in the name, as in "train@T=64"; else "". */
 static const char *program_size(const PlanProgram *p) {
     const char *at = strrchr(p->name, '@');
     return at ? at + 1 : "";
