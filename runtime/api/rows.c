@@ -8,10 +8,6 @@
 
 #include "runtime/api/session.h"
 
-static const ampc_input *given(const ampc_input *in, size_t i) {
-    return (const void *)((const char *)in + i * in->size);
-}
-
 bool rows_has(const ampc_session *s, const PlanTensor *t) {
     return t->rank > 0 && s->batch > 0 && t->dim[0] == s->batch;
 }
@@ -39,7 +35,7 @@ int64_t rows_given(const ampc_session *s, int program, const ampc_input *in,
     if (program < 0 || !in || !nin || !input_sized(in)) return -1;
     const PlanProgram *p = &s->m->programs[program];
     for (size_t i = 0; i < nin; i++) {
-        const ampc_input *a = given(in, i);
+        const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
         if (at < 0) return -1;
         const PlanTensor *t = &s->m->tensors[p->in0 + (uint32_t)at];
@@ -51,16 +47,6 @@ int64_t rows_given(const ampc_session *s, int program, const ampc_input *in,
         n = k;
     }
     return n;
-}
-
-/* Memory for `bytes` bytes, kept by the session. */
-static ampc_status make_room(ampc_session *s, size_t bytes) {
-    if (bytes <= s->rows_bytes) return AMPC_OK;
-    mem_free(s, s->rows, s->rows_bytes);
-    s->rows = mem_alloc(s, bytes);
-    s->rows_bytes = s->rows ? bytes : 0;
-    return s->rows ? AMPC_OK
-                   : session_fail(s, AMPC_ERR_MEMORY, "out of memory");
 }
 
 static size_t rounded(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -76,12 +62,12 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
         need += rounded((size_t)bytes);
     }
-    ampc_status status = make_room(s, need);
+    ampc_status status = room_for(s, &s->rows, need);
     if (status != AMPC_OK) return status;
-    ampc_input *to = (ampc_input *)s->rows;
-    char *room = s->rows + rounded(nin * sizeof *in);
+    ampc_input *to = (ampc_input *)(void *)s->rows.data;
+    char *room = s->rows.data + rounded(nin * sizeof *in);
     for (size_t i = 0; i < nin; i++) {
-        const ampc_input *a = given(in, i);
+        const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
         const PlanTensor *t = &s->m->tensors[p->in0 + (uint32_t)at];
         size_t each = (size_t)sample_bytes(s, t, a);
@@ -109,8 +95,6 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
     *out = to;
     return AMPC_OK;
 }
-
-void rows_close(ampc_session *s) { mem_free(s, s->rows, s->rows_bytes); }
 
 /* ---- training ------------------------------------------------------------ */
 

@@ -240,8 +240,8 @@ void session_close(ampc_session *s) {
     shards_close(s);
     mem_free(s, s->addr, s->addr_bytes);
     mem_free(s, s->labels, s->labels_bytes);
-    rows_close(s);
-    sizes_close(s);
+    room_close(s, &s->rows);
+    room_close(s, &s->padded);
     session_take_cursor(s, NULL);
     mem_free(s, s, sizeof *s);
 }

@@ -65,6 +65,12 @@ typedef enum Section {
 
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
+/* Memory of a session that calls fill anew. */
+typedef struct Room {
+    char *data;
+    size_t bytes;
+} Room;
+
 struct ampc_session {
     const AmpcModule *m;
     ampc_options opt;
@@ -82,14 +88,12 @@ struct ampc_session {
     int64_t batch, own_batch; /* batch size of the evaluating or predicting
                                  program, and of the module */
     int64_t valid;            /* samples of this micro-step that count */
-    int64_t first; /* number of the call's sample with which this batch
-                      begins */
-    char *rows;    /* inputs filled up to a batch (rows.c) */
-    size_t rows_bytes;
-    char *padded; /* inputs filled up to a size (sizes.c) */
-    size_t padded_bytes;
-    const char *objective;   /* current objective of steps; "": the only one */
-    int64_t micro;           /* micro-steps since the last update */
+    int64_t first;         /* number of the call's sample with which this batch
+                              begins */
+    Room rows;             /* inputs filled up to a batch (rows.c) */
+    Room padded;           /* .. and to a size (sizes.c) */
+    const char *objective; /* current objective of steps; "": the only one */
+    int64_t micro;         /* micro-steps since the last update */
     int program[PROG_COUNT]; /* index in m->programs or -1 */
     int own[PROG_COUNT];     /* those for the module's own sizes */
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
@@ -200,6 +204,9 @@ void session_notice(ampc_session *s, const char *fmt, ...);
 /* 64-byte aligned, not cleared; NULL without a message. */
 void *mem_alloc(const ampc_session *s, size_t bytes);
 void mem_free(const ampc_session *s, void *p, size_t bytes);
+/* At least that many bytes; what was in them is lost when they grow. */
+ampc_status room_for(ampc_session *s, Room *r, size_t bytes);
+void room_close(const ampc_session *s, Room *r);
 
 ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
@@ -217,6 +224,8 @@ ampc_status session_prepare(ampc_session *s, ProgramId id);
 
 /* Whether the struct has all fields of the first version. */
 bool input_sized(const ampc_input *in);
+/* Input i: the host's structs may be of a later version, and longer. */
+const ampc_input *input_at(const ampc_input *in, size_t i);
 bool input_in_device(const ampc_input *in);
 /* Refuses an ampc_place that the session's device does not have. */
 ampc_status place_check(ampc_session *s, const char *name, int32_t place);
@@ -287,7 +296,6 @@ void sizes_choose(ampc_session *s, ProgramId id, const ampc_input *in,
                   size_t nin);
 ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
                       size_t nin);
-void sizes_close(ampc_session *s);
 ampc_status api_fit(ampc_session *s, const char *program, const ampc_input *in,
                     size_t nin, const char **name);
 
@@ -307,7 +315,6 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
 ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin);
 ampc_status rows_end(ampc_session *s, ampc_status status);
 ampc_status rows_skip(ampc_session *s);
-void rows_close(ampc_session *s);
 
 /* infer.c */
 ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,

@@ -7,10 +7,6 @@
 
 #include "runtime/api/session.h"
 
-static const ampc_input *given(const ampc_input *in, size_t i) {
-    return (const void *)((const char *)in + i * in->size);
-}
-
 static const PlanTensor *input_tensor(const ampc_session *s, int program,
                                       int i) {
     return &s->m->tensors[s->m->programs[program].in0 + (uint32_t)i];
@@ -52,7 +48,7 @@ static Fit program_fit(const ampc_session *s, uint32_t program,
         *bytes += n;
     }
     for (size_t i = 0; i < nin && all; i++) {
-        const ampc_input *a = given(in, i);
+        const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
         if (at < 0) return FIT_NONE;
         const PlanTensor *t = input_tensor(s, (int)program, at);
@@ -225,19 +221,10 @@ static ampc_status pad_one(ampc_session *s, ProgramId id, int at,
 /* The place of input i if it is to be filled up; -1: it is not. */
 static int short_place(const ampc_session *s, ProgramId id,
                        const ampc_input *in, size_t i) {
-    const ampc_input *a = given(in, i);
+    const ampc_input *a = input_at(in, i);
     int at = input_place(s->m, &s->m->programs[s->program[id]], a, i);
     if (at < 0) return -1;
     return is_short(s, input_tensor(s, s->program[id], at), a) ? at : -1;
-}
-
-static ampc_status make_room(ampc_session *s, size_t bytes) {
-    if (bytes <= s->padded_bytes) return AMPC_OK;
-    sizes_close(s);
-    s->padded = mem_alloc(s, bytes);
-    s->padded_bytes = s->padded ? bytes : 0;
-    return s->padded ? AMPC_OK
-                     : session_fail(s, AMPC_ERR_MEMORY, "out of memory");
 }
 
 ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
@@ -249,14 +236,14 @@ ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
         int at = short_place(s, id, *in, i);
         if (at < 0) continue;
         const PlanTensor *t = input_tensor(s, s->program[id], at);
-        need += HEAD + (size_t)full_of(s, t, given(*in, i)).bytes;
+        need += HEAD + (size_t)full_of(s, t, input_at(*in, i)).bytes;
     }
     if (!need) return AMPC_OK;
-    ampc_status status = make_room(s, list + need);
-    ampc_input *to = (ampc_input *)(void *)s->padded;
-    char *room = s->padded + list;
+    ampc_status status = room_for(s, &s->padded, list + need);
+    ampc_input *to = (ampc_input *)(void *)s->padded.data;
+    char *room = s->padded.data + list;
     for (size_t i = 0; i < nin && status == AMPC_OK; i++) {
-        const ampc_input *a = given(*in, i);
+        const ampc_input *a = input_at(*in, i);
         memset(&to[i], 0, sizeof *to);
         memcpy(&to[i], a, a->size < sizeof *to ? a->size : sizeof *to);
         to[i].size = sizeof *to;
@@ -268,10 +255,4 @@ ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
     }
     if (status == AMPC_OK) *in = to;
     return status;
-}
-
-void sizes_close(ampc_session *s) {
-    mem_free(s, s->padded, s->padded_bytes);
-    s->padded = NULL;
-    s->padded_bytes = 0;
 }

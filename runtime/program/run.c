@@ -52,6 +52,20 @@ void mem_free(const ampc_session *s, void *p, size_t bytes) {
     if (p) s->opt.free(s->opt.alloc_ctx, p, bytes ? bytes : 1);
 }
 
+ampc_status room_for(ampc_session *s, Room *r, size_t bytes) {
+    if (bytes <= r->bytes) return AMPC_OK;
+    room_close(s, r);
+    r->data = mem_alloc(s, bytes);
+    r->bytes = r->data ? bytes : 0;
+    return r->data ? AMPC_OK
+                   : session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+}
+
+void room_close(const ampc_session *s, Room *r) {
+    mem_free(s, r->data, r->bytes);
+    *r = (Room){0};
+}
+
 void session_take_cursor(ampc_session *s, char *text) {
     if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
     s->cursor = text;
@@ -231,6 +245,10 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
     return device_input_check(s, t, in);
 }
 
+const ampc_input *input_at(const ampc_input *in, size_t i) {
+    return (const void *)((const char *)in + i * in->size);
+}
+
 /* The program input to which an argument belongs; -1 if there is none. */
 int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
                 size_t position) {
@@ -260,8 +278,7 @@ static ampc_status widen_labels(ampc_session *s, const PlanProgram *p,
     for (int pass = NEED; pass <= WIDEN; pass++) {
         size_t need = 0;
         for (size_t i = 0; i < nin; i++) {
-            const ampc_input *a =
-                (const void *)((const char *)in + i * in->size);
+            const ampc_input *a = input_at(in, i);
             int at = input_place(s->m, p, a, i);
             const PlanTensor *t = &s->m->tensors[p->in0 + (uint32_t)at];
             bool bytes = a->dtype == AMPC_DTYPE_U8;
@@ -297,8 +314,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
     for (size_t i = 0; i < nin; i++) addr[i] = &not_given;
     if (nin && !input_sized(in)) return session_unsized(s, "ampc_input");
     for (size_t i = 0; i < nin; i++) {
-        /* the host's structs may be of a later version, and longer */
-        const ampc_input *a = (const void *)((const char *)in + i * in->size);
+        const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
         if (at < 0 || addr[at] != &not_given)
             return session_fail(s, AMPC_ERR_ARGUMENT,
