@@ -374,6 +374,10 @@ DIFFERS = {
     "cosine_similarity": ({"torch211-torchscript": "1e+08 2e+08"}, "the file has the quotient by max(norms, eps)"),
     "logit": ({"torch211-torchscript": "11.1111116 0"}, "the file clamps at 1 - eps by comparisons that exclude it"),
     "logaddexp": ({"jax": "0"}, "the slopes of max and abs at a tie, which JAX replaces"),
+    "logaddexp2": ({"jax": "0"}, "the slopes of max and abs at a tie, which JAX replaces"),
+    "pow_x_x": ({"jax": "0 1"}, "as PyTorch"),
+    "xlogy_x": ({"jax": "0 -inf"}, "as PyTorch"),
+    "xlog1py": ({"jax": "0 0.693147182"}, "as PyTorch"),
 }
 
 

@@ -202,7 +202,7 @@ TEST_CASE(kinks, files_of_torchscript) {
 TEST_CASE(kinks, files_of_pytorch_2_15) {
     walk_file("torch215", TORCH215, 276);
 }
-TEST_CASE(kinks, files_of_jax) { walk_file("jax", JAX, 70); }
+TEST_CASE(kinks, files_of_jax) { walk_file("jax", JAX, 97); }
 
 /* As PyTorch 2.15. */
 static void walk_text(Table *t, const Row *r) {
