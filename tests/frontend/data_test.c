@@ -152,7 +152,8 @@ TEST_CASE(data, says_what_is_in_a_file) {
     write_cifar("ten.bin", 1);
     SAYS(0, "t.csv ten.bin",
          "t.csv: .csv\n  0 age: f64 3, 1.5 to 3.5, mean 2.5",
-         "  1 name: line 2, column 2: 'a' is not a number\n",
+         "  1 name: line 2, column 2: 'a' is not a number; for classes in "
+         "words: ",
          "  2 label: i64 3, 0 to 1, mean 0.6667; 2 classes: 1 2\n",
          "ten.bin: CIFAR\n  images: u8 50x3x32x32, 0 to 255",
          "  labels: u8 50, 0 to 9, mean 4.5; 10 classes: 5 5 5");
