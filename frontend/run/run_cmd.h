@@ -7,7 +7,9 @@
    run_ranks.c as one of many ranks
    run_adapter.c  the settings beside a file of adapters
    run_hyper.c learning rates and schedules that change
-   run_train.c the training loop, evaluation, position in the data
+   run_train.c the training loop;  run_eval.c  evaluation and prediction
+   run_order.c the samples of an epoch;  run_batch.c  what is wrong with one
+   run_checkpoint.c  saving, keeping, resuming, the position in the data
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files;  run_data.c  what is said of data
@@ -224,14 +226,46 @@ Status run_training(Run *r);
 /* Ends the run after the step when a signal comes, and keeps a checkpoint to
    continue from. */
 bool run_may_stop(const Run *r);
-/* Saves the checkpoint, with the position in the data if there are training
-   data; rank 0 does it. */
-Status run_save(Run *r, const char *path);
+
+/* ---- run_eval.c ---------------------------------------------------------- */
+
 /* Evaluates all samples of r->eval for each objective in turn, logs the sums
    and returns the first objective's. epoch < 0: the evaluation of --eval, which
    writes outputs to opt->fetch. */
 Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);
+
+/* ---- run_order.c --------------------------------------------------------- */
+
+/* The number of an epoch's samples that train. An incomplete batch is filled
+   up if the module can mask samples. Otherwise only whole batches train, and
+   all ranks take equally many, since they may sum statistics. */
+int64_t run_trained_samples(const Run *r);
+Status run_order_open(Run *r);
+/* Puts the samples of epoch r->at.epoch into r->order, if there is one. */
+void run_order_epoch(Run *r);
+
+/* ---- run_batch.c --------------------------------------------------------- */
+
+/* A batch of samples of `fs`, from order[first] on. */
+typedef struct RunBatch {
+    const FeedSet *fs;
+    const int64_t *order; /* NULL: in the file's order */
+    int64_t first;
+} RunBatch;
+
+/* A call with that batch failed: if a number in it is the cause, the message
+   names file and sample. */
+Status run_batch_fail(Run *r, RunBatch b, ampc_status status, const char *what);
+
+/* ---- run_checkpoint.c ---------------------------------------------------- */
+
+/* Saves the checkpoint, with the position in the data if there are training
+   data; rank 0 does it. */
+Status run_save(Run *r, const char *path);
+/* Keeps a copy of the checkpoint just saved under its own name, and removes
+   old ones. */
+Status run_keep(Run *r, int64_t step);
 /* Resumes from the --save file; if it cannot be read, from the newest
    readable checkpoint of --keep, with a note. */
 Status run_resume(Run *r);
