@@ -302,6 +302,7 @@ static void lower_all(Bounds *x) {
 static SimTwin **open_twins(Bounds *x) {
     SimTwin **twins = NEW_ARRAY(x->b.a, SimTwin *, x->nunit);
     char path[600], err[256];
+    sim_twins_compile_fast();
     write_units(x);
     for (int i = 0; i < x->nunit; i++) {
         snprintf(path, sizeof path, "%s/unit%d.so", x->dir, i);

@@ -20,7 +20,7 @@
 #define SANITIZE ""
 #endif
 #define TWIN_FLAGS                                                             \
-    "-std=c++17 -O1 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "      \
+    "-std=c++17 -g1 -fPIC -shared -nostartfiles -fvisibility=hidden "          \
     "-ffp-contract=off -fno-math-errno -fno-strict-aliasing "                  \
     "-fstack-clash-protection -fmax-errors=9 -Wall -Wextra -Wshadow "          \
     "-Wno-unused-function -Wno-unused-parameter "
@@ -158,6 +158,9 @@ typedef struct Twin {
 } Twin;
 
 static Twin *built;
+static const char *optimise = "-O1 ";
+
+void sim_twins_compile_fast(void) { optimise = "-O0 "; }
 
 static Twin *twin_of(const char *unit, const char *headers) {
     size_t n = strlen(unit), size = n + strlen(headers) + 1;
@@ -177,11 +180,12 @@ static void build_twin(const char *dir, int unit, const char *text) {
     char *log = NULL, *root = root_of("tests/sim/sim.h");
     write_wrapper(dir, unit, text);
     int rc = test_command(&log,
-                          "g++ " TWIN_FLAGS SANITIZE
+                          "g++ %s" TWIN_FLAGS SANITIZE
                           "-I'%s' -I'%stests/sim' -I'%sruntime/cuda' "
                           "-I'%sruntime/cpu' -I'%sruntime/program' "
                           "'%s/unit%d.twin.cc' -o '%s/unit%d.so'",
-                          dir, root, root, root, root, dir, unit, dir, unit);
+                          optimise, dir, root, root, root, root, dir, unit, dir,
+                          unit);
     if (rc) FAIL("%s/unit%d.cu: %s", dir, unit, log);
     if (*log) fprintf(stderr, "%s", log);
     free(log);

@@ -39,6 +39,9 @@ char *sim_last_words(void (*fn)(void *), void *arg);
    sanitizers of the test binary; headers are searched in DIR, runtime/cuda
    and runtime/cpu. Returns the number of units; an error ends the test case. */
 int sim_build_twins(const char *dir);
+/* From here on without optimisation: for many kernels on few numbers, where g++
+   takes nearly all of the time. */
+void sim_twins_compile_fast(void);
 /* Builds one text in the same way, in a new folder (the caller frees its
    name). */
 char *sim_build_text(const char *text);
