@@ -43,11 +43,15 @@ static Status check_targets(const Options *o, Diag *d, const NvrtcFacts *f) {
     return OK;
 }
 
-Status cuda_targets(Options *o, Diag *d, const char *object) {
+static bool any_cuda(const Options *o) {
+    bool any = false;
+    for (int i = 0; i < o->targets.len; i++) any |= o->targets.data[i].cuda;
+    return any;
+}
+
+static Status choose_targets(Options *o, Diag *d, const char *object) {
     NvrtcFacts f;
-    bool asked = o->targets.len == 0;
-    for (int i = 0; i < o->targets.len; i++) asked |= o->targets.data[i].cuda;
-    if (!asked) return OK;
+    if (o->targets.len && !any_cuda(o)) return OK;
     if (object && o->targets.len)
         return fail(d, (Loc){0},
                     "-o %s: an object cannot hold GPU code; use --target cpu, "
@@ -69,6 +73,15 @@ Status cuda_targets(Options *o, Diag *d, const char *object) {
          "install NVRTC (pip install nvidia-cuda-nvrtc, or the CUDA toolkit) "
          "or set AMPC_LIBNVRTC to its file; --target cpu asks for none",
          f.why);
+    return OK;
+}
+
+Status cuda_targets(Options *o, Diag *d, const char *object) {
+    TRY(choose_targets(o, d, object));
+    if (o->factors != AMPC_FACTORS_F32 && !any_cuda(o))
+        warn(d, (Loc){0},
+             "--matmul-precision is for GPUs, and this module has no GPU code: "
+             "it multiplies fp32. Leave the option out, or add --target cuda");
     return OK;
 }
 

@@ -294,6 +294,27 @@ TEST_CASE(emit, an_object_holds_neither_a_file_nor_gpu_code) {
     run_end(&r);
 }
 
+/* A word about GPUs changes nothing in a module without code for them. */
+TEST_CASE(emit, matmul_precision_without_gpu_code_warns) {
+    static const char *const words[] = {"highest", "high", "medium"};
+    for (int i = 0; i < 3; i++) {
+        Diag d = {0};
+        Run r = {.a = arena_new()};
+        options_init(&r.opt, r.a);
+        run_options(&r, arena_printf(r.a,
+                                     "--target=cpu:x86-64-v3 "
+                                     "--matmul-precision=%s",
+                                     words[i]));
+        CHECK(cuda_targets(&r.opt, &d, NULL) == OK);
+        if (i)
+            CHECK_HAS(d.text.data, "warning: --matmul-precision is for GPUs");
+        else
+            CHECK(!d.text.len);
+        sb_free(&d.text);
+        run_end(&r);
+    }
+}
+
 TEST_CASE(emit, sources_compile_as_they_are) {
     Arena *a = arena_new();
     char *dir = in_tmp(a, "sources"), *out;
