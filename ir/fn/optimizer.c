@@ -202,30 +202,85 @@ static bool is_total(const Stmt *s) {
            e->callee == CALLEE_BUILTIN && e->builtin == F_total;
 }
 
-/* A function without operands and body, for another part of the definition. */
-static Fn *new_part(const Fn *of, Str name) {
-    Fn *f = NEW(of->arena, Fn);
+/* A function without operands and body, for another part of the definition;
+   at: what asks for it. */
+static Status new_part(DefParser *p, const Token *at, Str name, Fn **out) {
+    const Fn *of = p->fn;
+    Fn *f = *out = NEW(p->a, Fn);
     *f = (Fn){.arena = of->arena,
               .file = of->file,
-              .line = of->line,
+              .line = at->line,
               .attrs = of->attrs,
               .info = of->info,
               .text = ""};
     f->instances = NEW(of->arena, struct FnTable);
-    f->info.text = name;
+    f->info.text = internf("%s_%s", of->info.text, name);
     f->info.in_min = f->info.in_max = f->info.out_min = f->info.out_max = 0;
-    return f;
+    if (!fn_find(p->m, f->info.text, strlen(f->info.text))) return OK;
+    return lex_fail(p->lx, at,
+                    "'%.60s' of optimizer %.60s makes a function %.60s, which "
+                    "exists already; choose another name",
+                    name, of->info.text, f->info.text);
+}
+
+static bool has_name(const Names *n, Str name) {
+    bool any = false;
+    for (int i = 0; i < n->len; i++) any |= n->data[i] == name;
+    return any;
+}
+
+static bool assigns(const Block *b, Str name) {
+    bool any = false;
+    for (int i = 0; i < b->len; i++) {
+        const Stmt *s = &b->data[i];
+        any |= has_name(&s->names, name) || assigns(&s->body, name) ||
+               assigns(&s->other, name);
+    }
+    return any;
+}
+
+/* Whether an operand, a key, a state, one of the first `once` results of that
+   part, or an earlier total has that name. */
+static bool is_taken(const Fn *f, const Optimizer *o, int once, Str name) {
+    bool used = false;
+    for (int i = 0; i < f->operands.len; i++)
+        used |= f->operands.data[i].name == name;
+    for (int i = 0; i < f->attrs.len; i++)
+        used |= f->attrs.data[i].name == name;
+    for (int i = 0; i < o->states.len; i++)
+        used |= o->states.data[i].name == name;
+    for (int i = 0; i < once; i++)
+        used |= o->once->results.data[i].name == name;
+    for (int i = 0; i < o->totals.len; i++)
+        used |= o->totals.data[i]->results.data[0].name == name;
+    return used;
+}
+
+static Status check_once(DefParser *p, const Optimizer *o) {
+    for (int i = 0; i < o->once->results.len; i++) {
+        Str name = o->once->results.data[i].name;
+        Token at = lex_token_at(p->lx, o->once->line, 1);
+        if (is_taken(p->fn, o, i, name))
+            return lex_fail(p->lx, &at, "'%.60s' is there already", name);
+    }
+    return OK;
 }
 
 /* The function of total s, whose body begins with the lines before it. */
 static Status add_total(DefParser *p, Optimizer *o, const Stmt *s,
                         const Block *before) {
-    Token at = {.line = s->line, .col = s->col};
+    Token at = lex_token_at(p->lx, s->line, s->col);
     if (s->names.len != 1 || s->value->args.len != 1 || s->value->keys.len)
         return lex_fail(p->lx, &at, "a total is NAME = total(x)");
     Str name = s->names.data[0];
-    Fn *f = new_part(p->fn, internf("%s_%s", p->fn->info.text, name));
+    Fn *f;
+    if (is_taken(p->fn, o, o->once->results.len, name) ||
+        assigns(before, name) || name == intern("once"))
+        return lex_fail(p->lx, &at, "'%.60s' is there already", name);
+    TRY(new_part(p, &at, name, &f));
     Expr *sum = made_expr(p, E_CALL, intern("total_of"));
+    sum->line = s->value->line;
+    sum->col = s->value->col;
     sum->callee = CALLEE_FN;
     sum->fn = fn_std("total_of");
     vec_push(p->a, &sum->args, s->value->args.data[0]);
@@ -253,34 +308,17 @@ static Status take_totals(DefParser *p, Optimizer *o) {
 
 /* ---- the whole ----------------------------------------------------------- */
 
-/* Adds one operand of the update; its name must be new. */
-static Status add_number(DefParser *p, const Optimizer *o, Fn *f, Str name,
-                         int line) {
-    Token at = {.line = line, .col = 1};
-    bool used = false;
-    for (int i = 0; i < f->operands.len; i++)
-        used |= f->operands.data[i].name == name;
-    for (int i = 0; i < f->attrs.len; i++)
-        used |= f->attrs.data[i].name == name;
-    for (int i = 0; i < o->states.len; i++)
-        used |= o->states.data[i].name == name;
-    if (used) return lex_fail(p->lx, &at, "'%.60s' is there already", name);
-    def_add_operand(f, (FnOperand){name, FO_FLOAT, false});
-    return OK;
-}
-
 /* The operands of the update, or of total number `totals`, behind p and g. */
-static Status add_operands(DefParser *p, const Optimizer *o, Fn *f,
-                           int totals) {
+static void add_operands(const Optimizer *o, Fn *f, int totals) {
     def_add_operand(f, (FnOperand){finite_name(), FO_ANY, false});
     for (int i = 0; i < o->once->results.len; i++)
-        TRY(add_number(p, o, f, o->once->results.data[i].name, o->once->line));
+        def_add_operand(
+            f, (FnOperand){o->once->results.data[i].name, FO_FLOAT, false});
     for (int i = 0; i < totals; i++)
-        TRY(add_number(p, o, f, o->totals.data[i]->results.data[0].name,
-                       f->line));
+        def_add_operand(f, (FnOperand){o->totals.data[i]->results.data[0].name,
+                                       FO_FLOAT, false});
     for (int i = 0; i < o->states.len; i++)
         def_add_operand(f, (FnOperand){o->states.data[i].name, FO_ANY, true});
-    return OK;
 }
 
 static void finish_part(const Optimizer *o, Fn *f) {
@@ -294,6 +332,7 @@ static Status finish(DefParser *p, Optimizer *o, Fn *once) {
     Fn *f = p->fn;
     o->once = once;
     o->update = f;
+    TRY(check_once(p, o));
     TRY(take_totals(p, o));
     if (MAX_FN_OPERANDS < 3 + once->results.len + o->totals.len + o->states.len)
         return lex_fail(p->lx, &p->lx->tok,
@@ -302,11 +341,11 @@ static Status finish(DefParser *p, Optimizer *o, Fn *once) {
     for (int i = 0; i < o->totals.len; i++) {
         Fn *total = (Fn *)o->totals.data[i];
         for (int k = 0; k < 2; k++) def_add_operand(total, f->operands.data[k]);
-        TRY(add_operands(p, o, total, i));
+        add_operands(o, total, i);
         total->whole = true;
         finish_part(o, total);
     }
-    TRY(add_operands(p, o, f, o->totals.len));
+    add_operands(o, f, o->totals.len);
     def_add_result(f, (FnResult){f->operands.data[0].name, false, NUM_DTYPES});
     for (int i = 0; i < o->states.len; i++)
         def_add_result(f,
@@ -321,9 +360,10 @@ static Status finish(DefParser *p, Optimizer *o, Fn *once) {
 Status parse_optimizer(Lexer *lx, Arena *a, const Module *m,
                        const Fn **update) {
     DefParser p = {.lx = lx, .a = a, .m = m, .fn = def_new(lx, a)};
-    Fn *f = p.fn;
+    Fn *f = p.fn, *once;
     Optimizer *o = NEW(a, Optimizer);
-    size_t start = lx->tok.at;
+    Token title = lx->tok;
+    size_t start = title.at;
     bool more;
     lx->infix = true;
     TRY(parse_title(&p, o));
@@ -334,12 +374,14 @@ Status parse_optimizer(Lexer *lx, Arena *a, const Module *m,
         TRY(parse_state(&p, o));
         TRY(def_word(lx, "state", &more));
     }
-    Fn *once = new_part(f, internf("%s_once", f->info.text));
+    TRY(new_part(&p, &title, intern("once"), &once));
     TRY(parse_once(&p, o, once));
     TRY(def_open_block(&p, &f->body.block));
     f->size = lx->tok.at + 1 - start;
     f->text = arena_dup(a, lx->text + start, f->size);
     TRY(finish(&p, o, once));
+    for (int i = 0; m && i < m->fns.len; i++)
+        vec_push(a, &o->helpers, m->fns.data[i]);
     lx->infix = false;
     *update = f;
     return lex_next(lx);
@@ -365,7 +407,6 @@ Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
             vec_push(m->arena, &m->fns, f);
         } else {
             TRY(parse_optimizer(&lx, m->arena, m, &update));
-            optimizer_keep(m, update);
         }
         *out = update;
     }
@@ -395,10 +436,22 @@ const Fn *optimizer_part(const Optimizer *o, int i) {
     return i == o->totals.len + 1 ? o->update : NULL;
 }
 
+/* Two objectives may read the same file: m has its functions once. */
+static void keep_part(Module *m, const Fn *f) {
+    for (int i = 0; i < m->fns.len; i++) {
+        const Fn *x = m->fns.data[i];
+        if (x == f || (x->info.text == f->info.text && x->size == f->size &&
+                       !memcmp(x->text, f->text, f->size)))
+            return;
+    }
+    vec_push(m->arena, &m->fns, (Fn *)f);
+}
+
 void optimizer_keep(Module *m, const Fn *update) {
+    const Optimizer *o = update->optimizer;
     const Fn *f;
-    for (int i = 0; (f = optimizer_part(update->optimizer, i)); i++)
-        vec_push(m->arena, &m->fns, (Fn *)f);
+    for (int i = 0; i < o->helpers.len; i++) keep_part(m, o->helpers.data[i]);
+    for (int i = 0; (f = optimizer_part(o, i)); i++) keep_part(m, f);
 }
 
 bool optimizer_evaluates(const Optimizer *o) {
@@ -503,12 +556,14 @@ Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
     return OK;
 }
 
-/* Whether two bodies are the same steps, each for one element. */
+/* Whether two bodies are the same steps, each for one element, but for sums of
+   all elements. */
 static bool same_steps(const Graph *x, const Graph *y) {
     if (x->order.len != y->order.len) return false;
     for (int i = 0; i < x->order.len; i++) {
         const Node *a = node_at(x, i), *b = node_at(y, i);
         if (a->op != b->op || a->fn != b->fn) return false;
+        if (a->fn == fn_std("total_of")) continue;
         if (!a->fn && node_kind(a) != KIND_ELEM) return false;
         if (a->fn && !same_steps(instance_of(x, a)->g, instance_of(y, b)->g))
             return false;
@@ -516,22 +571,20 @@ static bool same_steps(const Graph *x, const Graph *y) {
     return true;
 }
 
-bool optimizer_can_reshape(const Fn *update, const Attr *attrs, int nattr,
-                           const TypeId *types, int n, TypeId whole,
-                           TypeId part) {
+static bool part_can_reshape(const Fn *fn, const Attr *attrs, int nattr,
+                             const TypeId *types, int n, TypeId whole,
+                             TypeId part) {
     const Type *as[2][MAX_FN_OPERANDS] = {{NULL}};
     const FnInstance *body[2];
     ValueId in[MAX_FN_OPERANDS] = {{0}};
-    for (int i = 0; i < update->optimizer->states.len; i++)
-        if (update->optimizer->states.data[i].shape) return false;
     for (int k = 0; k < 2; k++) {
         Node call = {.op = OP_CALL,
-                     .fn = update,
+                     .fn = fn,
                      .in = in,
                      .nin = n,
                      .attrs = attrs,
                      .nattr = nattr,
-                     .nout = update->results.len};
+                     .nout = fn->results.len};
         for (int i = 0; i < n; i++) {
             bool moves = k && types[i].i &&
                          shape_equal(type_get(types[i]), type_get(whole));
@@ -543,6 +596,24 @@ bool optimizer_can_reshape(const Fn *update, const Attr *attrs, int nattr,
         if (body[k]->status != OK) return false;
     }
     return same_steps(body[0]->g, body[1]->g);
+}
+
+bool optimizer_can_reshape(const Fn *update, const Attr *attrs, int nattr,
+                           const TypeId *types, int n, TypeId whole,
+                           TypeId part) {
+    const Optimizer *o = update->optimizer;
+    int nstate = o->states.len, first = n - nstate - o->totals.len;
+    bool can = true;
+    for (int i = 0; i < nstate; i++) can &= !o->states.data[i].shape;
+    for (int k = 0; k < o->totals.len && can; k++) {
+        TypeId of[MAX_FN_OPERANDS];
+        int at = first + k;
+        memcpy(of, types, (size_t)at * sizeof *of);
+        memcpy(of + at, types + n - nstate, (size_t)nstate * sizeof *of);
+        can = part_can_reshape(o->totals.data[k], attrs, nattr, of, at + nstate,
+                               whole, part);
+    }
+    return can && part_can_reshape(update, attrs, nattr, types, n, whole, part);
 }
 
 bool call_is_elementwise(const Graph *g, const Node *call) {

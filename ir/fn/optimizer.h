@@ -24,7 +24,7 @@
    A line NAME = total(x) of the body, not inside `if` or `for`, gives the sum
    of x over all elements of all parameters that the optimizer trains: an f32
    number, added up in f64. The lines before it are computed for all parameters
-   first.
+   first; none of them assigns NAME.
 
    `from` and `to` (or `below`, which excludes HI) limit the values of a key.
    A definition becomes functions (fn.h): NAME_once, NAME_TOTAL for each total,
@@ -52,7 +52,8 @@ typedef struct Optimizer {
                          once, the totals, the state; results p, the state */
     FnAttr lr;        /* not an attribute of the functions */
     VEC(OptimizerState) states;
-    Str source; /* NULL */
+    VEC(const Fn *) helpers; /* functions above it that it may call */
+    Str source;              /* NULL */
 } Optimizer;
 
 /* An optimizer of std.amp or of the module; NULL: unknown name. */
@@ -63,7 +64,7 @@ const Fn *optimizer_next(const Fn *f);
 /* The functions of the definition, each behind those that it needs; NULL: no
    more. */
 const Fn *optimizer_part(const Optimizer *o, int i);
-/* Adds them to the module's functions. */
+/* Adds them to the module's functions, behind those that they may call. */
 void optimizer_keep(Module *m, const Fn *update);
 
 /* Whether there is a state `evaluated`. */
