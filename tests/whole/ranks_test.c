@@ -261,28 +261,45 @@ TEST_CASE(ranks, a_step_that_fails_draws_nothing) {
 }
 
 /* Gradients go through the host's memory; two sessions share the simulated
-   GPU. */
-static void on_a_gpu(void (*spoil)(int rank, int step, Batch *b), int applied) {
-    const char *more[] = {"--accumulate 2", "--accumulate 1"};
-    Run *r[2];
-    for (int i = 0; i < 2; i++) {
-        const Compiled *c =
-            compile_on("cuda", dropping,
-                       "--precision fp32 --optimizer sgd,lr=0.1", more[i]);
-        r[i] = run_new(c);
-        r[i]->device = "cuda";
+   GPU. The CPU has the same losses. */
+static void on_a_gpu(const char *text, const char *options,
+                     void (*spoil)(int rank, int step, Batch *b), int applied) {
+    const char *more[] = {"--accumulate 2", "--accumulate 1",
+                          "--accumulate 2 --target cpu:x86-64-v2"};
+    Run *r[3];
+    for (int i = 0; i < 3; i++) {
+        const char *device = i == 2 ? "cpu" : "cuda";
+        r[i] = run_new(compile_on(device, text, options, more[i]));
+        r[i]->device = device;
         r[i]->steps = 6;
         r[i]->spoil = spoil;
-        run_ok(r[i], i + 1);
+        run_ok(r[i], i == 1 ? 2 : 1);
     }
     check_same(r[1], r[0]);
     CHECK_EQ_INT(r[0]->metrics[0][5].step, applied);
-    run_free(r[0]);
-    run_free(r[1]);
+    for (int i = 0; i < 6; i++)
+        CHECK_REL(r[0]->metrics[0][i].loss, r[2]->metrics[0][i].loss, 1e-5);
+    for (int i = 0; i < 3; i++) run_free(r[i]);
 }
 
-TEST_CASE(ranks, on_a_gpu_as_one_rank) { on_a_gpu(NULL, 6); }
+#define PLAIN "--precision fp32 --optimizer sgd,lr=0.1"
+
+TEST_CASE(ranks, on_a_gpu_as_one_rank) { on_a_gpu(dropping, PLAIN, NULL, 6); }
 
 TEST_CASE(ranks, some_samples_on_a_gpu_as_one_rank) {
-    on_a_gpu(some_samples, 5);
+    on_a_gpu(dropping, PLAIN, some_samples, 5);
+}
+
+/* LoRA and DoRA, with an optimizer that sums over all parameters. */
+static const char adapted[] = "model net(x: f32[2,8]) {\n"
+                              "  h = tanh(Linear(x, units=6, scope=\"one\"))\n"
+                              "  return y = Linear(h, units=5, scope=\"two\")\n"
+                              "}\n";
+
+TEST_CASE(ranks, adapters_and_totals_as_one_rank) {
+    static const char options[] =
+        "--precision fp32 --loss cross_entropy --optimizer prodigy,d0=0.01 "
+        "--lora one,rank=2,dora --lora two,rank=2";
+    four_as_one(adapted, options, false, NULL);
+    on_a_gpu(adapted, options, NULL, 6);
 }
