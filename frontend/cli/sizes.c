@@ -59,8 +59,11 @@ static Status add_size(Session *s, const char *path, Str size, int64_t own,
                     size);
     const Var *v = graph_move(g, m, name_at_size(intern(FORWARD), size));
     if (!v) return OK;
-    return fail(&s->diag, at, "%s %s: '%s' is of another shape there", option,
-                size, v->name);
+    return fail(&s->diag, at, "%s %s: '%s' is of another shape there%s", option,
+                size, v->name,
+                size_has_dims(size) ? ": give it the shape of the largest "
+                                      "size, and let the model cut it (slice)"
+                                    : "");
 }
 
 /* ---- all sizes ----------------------------------------------------------- */

@@ -273,7 +273,12 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     if (!converts(from, to)) return feed_misfit(d, f, "another kind of values");
     int64_t samples = count_samples(f, fs->batch);
     if (samples < 0) samples = count_labels(f, fs->batch);
-    if (samples < 0) return feed_misfit(d, f, "element counts differ");
+    if (samples < 0) {
+        char why[100];
+        snprintf(why, sizeof why, "element counts differ%s",
+                 feed_sizes_hint(fs, f));
+        return feed_misfit(d, f, why);
+    }
     Fed fed = feed_facts(f, samples);
     if (!fed_lies_right(&fed)) return feed_misfit(d, f, "shapes differ");
     TRY(check_integers(d, f));
@@ -345,6 +350,7 @@ Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
                 FeedSet *fs) {
     uint32_t n;
     TRY(feed_begin(d, api, program, fs, &n));
+    TRY(feed_sizes_open(d, api, fs, index, 1));
     Feed *f = add_feed(api, index, fs);
     f->file = file;
     return open_feed_one(d, guard, f->want.name, fs, f);
@@ -357,7 +363,7 @@ static Status open_all(Diag *d, FileGuard *guard, const ampc_api *api,
     *fs = (FeedSet){.n = 0};
     TRY(check_specs(d, api, program, specs));
     TRY(feed_begin(d, api, program, fs, &n));
-    if (sizes) TRY(feed_sizes_open(d, api, fs, n));
+    if (sizes) TRY(feed_sizes_open(d, api, fs, 0, n));
     for (uint32_t i = 0; i < n; i++) {
         Feed *f = add_feed(api, i, fs);
         bool twice;

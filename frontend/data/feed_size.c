@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* feed_size.c: see feed_size.h. */
+#define _POSIX_C_SOURCE 200809L
 #include "frontend/data/feed_size.h"
 
 #include <stdlib.h>
@@ -20,9 +21,10 @@ typedef struct SizedInput {
 } SizedInput;
 
 struct FeedSizes {
-    int n; /* sizes, in ascending order of bytes */
-    char (*program)[200];
+    int n;          /* sizes, in ascending order of bytes */
+    char **program; /* by size */
     SizedInput *input;
+    uint32_t ninput;
 };
 
 /* ---- open ---------------------------------------------------------------- */
@@ -55,68 +57,82 @@ static void read_pad(const ampc_api *api, const ampc_tensor_info *t,
 }
 
 /* Adds a program in front of the larger ones. */
-static Status add_size(const ampc_api *api, FeedSet *fs, const char *program,
-                       uint32_t ninput, size_t *bytes) {
-    FeedSizes *s = fs->sizes;
+static Status add_size(Diag *d, const ampc_api *api, FeedSizes *s,
+                       const char *program, uint32_t first, size_t *bytes) {
     size_t all = 0;
     int at = s->n;
-    for (uint32_t i = 0; i < ninput; i++) {
+    char *name = strdup(program);
+    if (!name) return fail(d, (Loc){0}, "out of memory");
+    s->program[s->n++] = name;
+    for (uint32_t i = 0; i < s->ninput; i++) {
         ampc_tensor_info t = {.size = sizeof t};
-        if (api->input(api->module, program, i, &t) != AMPC_OK) return ERR_USER;
+        if (api->input(api->module, name, first + i, &t) != AMPC_OK)
+            return fail(d, (Loc){0}, "this module has no program '%s'", name);
         all += t.bytes;
     }
-    while (at > 0 && bytes[at - 1] > all) at--;
-    for (int k = s->n++; k > at; k--) {
-        bytes[k] = bytes[k - 1];
-        memcpy(s->program[k], s->program[k - 1], sizeof *s->program);
-        for (uint32_t i = 0; i < ninput; i++)
-            memcpy(s->input[i].at[k], s->input[i].at[k - 1], sizeof(Shape));
+    for (; at > 0 && bytes[at - 1] > all; at--) {
+        bytes[at] = bytes[at - 1];
+        s->program[at] = s->program[at - 1];
+        for (uint32_t i = 0; i < s->ninput; i++)
+            memcpy(s->input[i].at[at], s->input[i].at[at - 1], sizeof(Shape));
     }
     bytes[at] = all;
-    snprintf(s->program[at], sizeof *s->program, "%s", program);
-    for (uint32_t i = 0; i < ninput; i++) {
+    s->program[at] = name;
+    for (uint32_t i = 0; i < s->ninput; i++) {
         ampc_tensor_info t = {.size = sizeof t};
-        api->input(api->module, program, i, &t);
+        api->input(api->module, name, first + i, &t);
         memcpy(s->input[i].at[at], t.shape, sizeof(Shape));
     }
     return OK;
 }
 
-Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs, uint32_t n) {
+/* Adds NAME@SIZE. */
+static Status add_other(Diag *d, const ampc_api *api, FeedSet *fs,
+                        JsonSpan size, uint32_t first, size_t *bytes) {
+    StrBuf name = {0};
+    char *text = malloc(size.n + 1);
+    Status st = text && json_text(size, text, size.n + 1) > 0
+                    ? OK
+                    : fail(d, (Loc){0}, "the module's sizes cannot be read");
+    sb_printf(&name, "%s@%s", fs->program, st == OK ? text : "");
+    if (st == OK) st = add_size(d, api, fs->sizes, name.data, first, bytes);
+    sb_free(&name);
+    free(text);
+    return st;
+}
+
+Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs,
+                       uint32_t first, uint32_t n) {
     enum { MOST = 64 };
     JsonSpan sizes, key, v;
-    char size[100], program[200];
     size_t bytes[MOST + 1];
     if (!info_member(api, false, "sizes", &sizes)) return OK;
     FeedSizes *s = fs->sizes = calloc(1, sizeof *s);
     if (s) s->program = calloc(MOST + 1, sizeof *s->program);
     if (s) s->input = calloc(n + 1, sizeof *s->input);
     bool room = s && s->program && s->input;
+    if (room) s->ninput = n;
     for (uint32_t i = 0; i < n && room; i++) {
         ampc_tensor_info t = {.size = sizeof t};
         s->input[i].at = calloc(MOST + 1, sizeof(Shape));
         room = s->input[i].at != NULL;
-        if (api->input(api->module, fs->program, i, &t) == AMPC_OK)
+        if (api->input(api->module, fs->program, first + i, &t) == AMPC_OK)
             read_pad(api, &t, &s->input[i]);
     }
     if (!room) return fail(d, (Loc){0}, "out of memory");
-    TRY(add_size(api, fs, fs->program, n, bytes));
-    for (JsonIter it = json_iter(sizes); json_next(&it, &key, &v);) {
-        if (s->n > MOST || json_text(v, size, sizeof size) < 0) continue;
-        snprintf(program, sizeof program, "%.90s@%s", fs->program, size);
-        if (add_size(api, fs, program, n, bytes) != OK)
-            return fail(d, (Loc){0}, "this module has no program '%s'",
-                        program);
-    }
+    TRY(add_size(d, api, s, fs->program, first, bytes));
+    for (JsonIter it = json_iter(sizes); json_next(&it, &key, &v);)
+        if (s->n <= MOST) TRY(add_other(d, api, fs, v, first, bytes));
     return OK;
 }
 
 void feed_sizes_free(FeedSet *fs) {
     FeedSizes *s = fs->sizes;
-    for (int i = 0; s && s->input && i < fs->n; i++) {
+    for (uint32_t i = 0; s && i < s->ninput; i++) {
         free(s->input[i].at);
         free(s->input[i].cut);
     }
+    for (int k = 0; s && k < s->n; k++) free(s->program[k]);
     if (s) {
         free(s->program);
         free(s->input);
@@ -149,6 +165,19 @@ void feed_sizes_shrink(const FeedSet *fs, Feed *f) {
         t.shape[i] = f->a.dim[i];
     }
     f->want = t;
+}
+
+const char *feed_sizes_hint(const FeedSet *fs, const Feed *f) {
+    const FeedSizes *s = fs->sizes;
+    const SizedInput *in = s ? &s->input[f - fs->feed] : NULL;
+    bool sized = false, over = false, same = in && f->a.rank == f->want.rank;
+    for (int i = 1; same && i < f->a.rank; i++) {
+        sized |= is_sized(s, in, i);
+        over |= f->a.dim[i] > f->want.shape[i] && is_sized(s, in, i);
+    }
+    if (!sized) return "";
+    if (over) return "; a larger size of --dim, or shorter samples, would fit";
+    return in->pads ? "" : "; shorter samples need a value of --pad";
 }
 
 int feed_sizes_count(const FeedSet *fs) { return fs->sizes ? fs->sizes->n : 1; }

@@ -9,8 +9,12 @@
 
 #include "frontend/data/feed_set.h"
 
-/* Sets fs->sizes, if the program has several; fs->feed has n inputs. */
-Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs, uint32_t n);
+/* Sets fs->sizes, if the program has several; fs->feed has n inputs, from the
+   program's input `first` on. */
+Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs,
+                       uint32_t first, uint32_t n);
+/* "; --pad ..", what a file that fits no size can do; "": there is one size. */
+const char *feed_sizes_hint(const FeedSet *fs, const Feed *f);
 /* Takes a file with shorter axes, if the input has a value of --pad. */
 void feed_sizes_shrink(const FeedSet *fs, Feed *f);
 /* Cuts the batch, of n samples; fs->whole: gives it its shapes alone. */

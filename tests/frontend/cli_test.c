@@ -218,8 +218,11 @@ TEST_CASE(cli, sizes_of_a_text) {
         "  return y = Linear(x, units=2) * mean(u)\n}\n";
     static const char rows[] = "dim T = 2\nmodel m(x: f32[4,T]) {\n"
                                "  param p: f32[T]\n  return y = x * p\n}\n";
-    check_text(1, "--dim T=1: 'p' is of another shape there", rows,
-               "--loss mse --dim 'T=1|2'");
+    check_text(
+        1,
+        "--dim T=1: 'p' is of another shape there: give it the shape of the "
+        "largest size, and let the model cut it (slice)",
+        rows, "--loss mse --dim 'T=1|2'");
     check_text(1, "--dim B=2: training has one batch size; --batch-sizes gives",
                text, "--loss mse --dim 'B=2|4'");
     check_text(1, "--pad v: the model has no such input", text,
@@ -293,6 +296,43 @@ TEST_CASE(cli, runs_sentences_of_several_sizes) {
               "--sort-by-length --log sorted.jsonl");
     check_run(1, "--sort-by-length: the module has one size",
               "run s1.so " SENTENCE_FEED "--sort-by-length");
+}
+
+/* Names of dimensions have any length; --feed and `ampc data` say what a file
+   that fits no size lacks. */
+TEST_CASE(cli, sizes_of_long_names) {
+#define LONG(c) c "_of_a_name_that_fills_more_than_half_of_a_line_of_text"
+    static const char text[] = "dim B = 2\ndim " LONG("q") "\ndim " LONG(
+        "k") "\n"
+             "model m(x: i64[B," LONG("q") "], k: i64[B," LONG(
+                 "k") "]) {\n"
+                      "  h = sum(Embedding(k, size=9, width=4), axes=[1])\n"
+                      "  return y = Linear(Embedding(x, size=9, width=4) + h, "
+                      "units=3)\n}\n";
+    static const char x[] = "1,2,0,0\n3,0,0,0\n1,2,3,4\n7,0,0,0\n";
+    static const char t[] = "0,1,-100,-100\n2,-100,-100,-100\n0,1,2,0\n"
+                            "1,-100,-100,-100\n";
+    REQUIRE(test_write_file(test_tmp("l.amp"), text, strlen(text)) &&
+            test_write_file(test_tmp("lx.csv"), x, strlen(x)) &&
+            test_write_file(test_tmp("short.csv"), "1,2,3\n4,5,6\n", 12) &&
+            test_write_file(test_tmp("over.csv"), "1,2,3,4,5\n", 10) &&
+            test_write_file(test_tmp("lt.csv"), t, strlen(t)));
+    check_run(
+        0, "",
+        "l.amp -o l.so --dim '" LONG("q") "=2|4' --dim '" LONG(
+            "k") "=2|4' --pad x=0,target=-100 --loss cross_entropy,axis=2 "
+                 "--precision fp32 --target cpu:x86-64-v2");
+    check_run(0, "samples by size, from the smallest on: 0, 3, 0, 1",
+              "run l.so --feed x=lx.csv --feed k=lx.csv --feed target=lt.csv "
+              "--epochs 1 --sort-by-length");
+    check_run(0, "for x i64[2,4]: fits: 2 samples", "data short.csv l.so");
+    check_run(1, "for k i64[2,4]: no: f32[2,3] does not fit",
+              "data k=short.csv l.so");
+    check_run(1, "differ; shorter samples need a value of --pad",
+              "data k=short.csv l.so");
+    check_run(1,
+              "differ; a larger size of --dim, or shorter samples, would fit",
+              "data x=over.csv l.so");
 }
 
 /* 10 samples in batches of 4 give an output without a sample axis three times.

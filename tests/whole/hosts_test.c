@@ -308,6 +308,25 @@ TEST_CASE(python, compiles) {
     python_case("compiling", 0, NULL);
 }
 
+TEST_CASE(python, takes_arrays_of_several_sizes) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    static const char sentences[] =
+        "dim B = 4\ndim T\n"
+        "model net(x: i64[B,T], place: f32[T]) {\n"
+        "  h = Embedding(x, size=9, width=4) * reshape(place, shape=[1,T,1])\n"
+        "  return y = Linear(h, units=3)\n"
+        "}\n";
+#define SENTENCES                                                              \
+    FAST "--loss cross_entropy,axis=2 --optimizer sgd,lr=0.1 "                 \
+         "--dim "
+    Compiled c[] = {compile_text(sentences, SENTENCES
+                                 "'T=3|6' --pad x=0,place=0,target=-100"),
+                    compile_text(sentences, SENTENCES "T=6")};
+    python_case("sizes", 2, c);
+}
+
 /* pip calls the same function; the sources stay unchanged. */
 TEST_CASE(python, makes_a_wheel) {
     char *out, body[1500];

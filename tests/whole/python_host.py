@@ -445,6 +445,52 @@ def calls(path, host, accumulating, classes):
         assert e.details["input"] == "target" and e.details["value"] == 7
 
 
+def whole_numbers(rows):
+    """int64 of shape [rows, their length]."""
+    flat = array.array("q", itertools.chain(*rows))
+    return memoryview(flat).cast("B").cast("q", [len(rows), len(rows[0])])
+
+
+def sizes(path, one_size):
+    """A module of several sizes takes arrays of any length, in every call."""
+    m, one = ampc.Module(path), ampc.Module(one_size)
+    assert m.sizes == {"T": [3, 6]} and one.sizes == {}
+
+    def data(n, t, width):
+        fill = [0] * (width - t)
+        return {"x": whole_numbers([[(i + k) % 9 for k in range(t)] + fill
+                                    for i in range(n)]),
+                "place": floats([1.0] * t + fill),
+                "target": whole_numbers([[(i * k) % 3 for k in range(t)] +
+                                         [-100] * (width - t)
+                                         for i in range(n)])}
+
+    def inputs(d):
+        return {"x": d["x"], "place": d["place"]}
+
+    def flat(d):
+        return {name: memoryview(a).cast("B").cast(a.format if isinstance(
+            a, memoryview) else a.typecode) for name, a in d.items()}
+
+    with m.session("cpu") as s, one.session("cpu") as o:
+        for t in (2, 3, 5, 6):
+            d, full = data(10, t, t), data(10, t, 6)
+            wide = 3 if t <= 3 else 6
+            assert s.predict(inputs(d))["y"].shape == (10, wide, 3)
+            logs, want = (session.fit(given, epochs=2, seed=t, validation=given)
+                          for session, given in ((s, d), (o, full)))
+            for a, b in zip(logs, want):
+                assert abs(a["loss"] - b["loss"]) < 1e-5, (t, a, b)
+                assert abs(a["val_loss"] - b["val_loss"]) < 1e-5, (t, a, b)
+        # 12 numbers are 2 samples of the module's own size
+        d = data(2, 6, 6)
+        y, want = s.predict(inputs(flat(d)))["y"], o.predict(inputs(d))["y"]
+        assert y.shape == want.shape == (2, 6, 3)
+        assert abs(s.step(flat(d))["loss"] - o.step(d)["loss"]) < 1e-5
+        refused(ampc.Error, "smaller sizes of this module: T=3",
+                lambda: s.fit(data(10, 7, 7)))
+
+
 def compiling(_):
     """Options as keywords, from the list that `ampc` prints."""
     program = sys.argv[2]

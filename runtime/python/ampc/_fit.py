@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Mappi
 
 from ._arrays import Given, same_elements, shape_of
 from ._c import Error, Status
-from ._inputs import (count_samples, different, given_arrays, has_dtype,
-                      sample_bytes)
+from ._inputs import (as_long, count_samples, different, given_arrays,
+                      has_dtype, sample_bytes)
 
 if TYPE_CHECKING:
     from ._session import Evaluation, Session
@@ -49,6 +49,8 @@ class _Arrays:
         wanted = session._wanted(session._training())
         self.given = given_arrays(wanted, data, {})
         batch = session.module.batch
+        if session.module.sizes:
+            wanted = [as_long(batch, t, a) for t, a in zip(wanted, self.given)]
         self.each = [sample_bytes(batch, t, a)
                      for t, a in zip(wanted, self.given)]
         self.n = count_samples(batch, wanted, self.given)

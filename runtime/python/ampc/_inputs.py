@@ -84,12 +84,14 @@ def count_samples(batch: int, wanted: Sequence[Any],
     return batch
 
 
-def as_long(t: Any, a: Given) -> Any:
-    """The tensor with the array's lengths behind the axis of samples."""
+def as_long(batch: int, t: Any, a: Given) -> Any:
+    """The tensor with the array's lengths behind the axis of samples; a flat
+    array has the module's own lengths."""
     if len(a.shape) != t.rank:
         return t
+    first = 1 if sample_bytes(batch, t, a) else 0
     long = _c.TensorInfo.from_buffer_copy(t)
-    long.shape[1:t.rank] = a.shape[1:]
+    long.shape[first:t.rank] = a.shape[first:]
     return long
 
 
@@ -101,7 +103,7 @@ def structs(batch: int, wanted: Sequence[Any], data: Data,
     by the arrays' shapes."""
     given = given_arrays(wanted, data, arrays)
     if several:
-        wanted = [as_long(t, a) for t, a in zip(wanted, given)]
+        wanted = [as_long(batch, t, a) for t, a in zip(wanted, given)]
     n = count_samples(batch, wanted, given)
     inputs = (_c.Input * len(wanted))(*[
         a.as_input(t, n if sample_bytes(batch, t, a) else None)
@@ -110,7 +112,12 @@ def structs(batch: int, wanted: Sequence[Any], data: Data,
             map(has_dtype, wanted, given)):
         n = batch  # C refuses it, by its shape or dtype
     for s, t, a in zip(inputs, wanted, given):
-        if several and len(a.shape) == t.rank:
+        shape = a.shape
+        if len(shape) != t.rank and s.rank == -1:
+            shape = shape_of(t)
+            if sample_bytes(batch, t, a):
+                shape = (n, *shape[1:])
+        if several and len(shape) == t.rank:
             s.rank = t.rank
-            s.shape = (c.c_int64 * t.rank)(*a.shape)
+            s.shape = (c.c_int64 * t.rank)(*shape)
     return inputs, len(wanted), n, given
