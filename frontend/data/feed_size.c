@@ -57,8 +57,9 @@ static void read_pad(const ampc_api *api, const ampc_tensor_info *t,
 }
 
 /* Adds a program in front of the larger ones. */
-static Status add_size(Diag *d, const ampc_api *api, FeedSizes *s,
-                       const char *program, uint32_t first, size_t *bytes) {
+static Status add_feed_size(Diag *d, const ampc_api *api, FeedSizes *s,
+                            const char *program, uint32_t first,
+                            size_t *bytes) {
     size_t all = 0;
     int at = s->n;
     char *name = strdup(program);
@@ -95,7 +96,8 @@ static Status add_other(Diag *d, const ampc_api *api, FeedSet *fs,
                     ? OK
                     : fail(d, (Loc){0}, "the module's sizes cannot be read");
     sb_printf(&name, "%s@%s", fs->program, st == OK ? text : "");
-    if (st == OK) st = add_size(d, api, fs->sizes, name.data, first, bytes);
+    if (st == OK)
+        st = add_feed_size(d, api, fs->sizes, name.data, first, bytes);
     sb_free(&name);
     free(text);
     return st;
@@ -120,7 +122,7 @@ Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs,
             read_pad(api, &t, &s->input[i]);
     }
     if (!room) return fail(d, (Loc){0}, "out of memory");
-    TRY(add_size(d, api, s, fs->program, first, bytes));
+    TRY(add_feed_size(d, api, s, fs->program, first, bytes));
     for (JsonIter it = json_iter(sizes); json_next(&it, &key, &v);)
         if (s->n <= MOST) TRY(add_other(d, api, fs, v, first, bytes));
     return OK;
