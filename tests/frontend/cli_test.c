@@ -306,7 +306,8 @@ TEST_CASE(cli, sizes_of_long_names) {
         "k") "\n"
              "model m(x: i64[B," LONG("q") "], k: i64[B," LONG(
                  "k") "]) {\n"
-                      "  h = sum(Embedding(k, size=9, width=4), axes=[1])\n"
+                      "  h = reduce_sum(Embedding(k, size=9, width=4), "
+                      "axes=[1])\n"
                       "  return y = Linear(Embedding(x, size=9, width=4) + h, "
                       "units=3)\n}\n";
     static const char x[] = "1,2,0,0\n3,0,0,0\n1,2,3,4\n7,0,0,0\n";
@@ -326,7 +327,7 @@ TEST_CASE(cli, sizes_of_long_names) {
               "run l.so --feed x=lx.csv --feed k=lx.csv --feed target=lt.csv "
               "--epochs 1 --sort-by-length");
     check_run(0, "for x i64[2,4]: fits: 2 samples", "data short.csv l.so");
-    check_run(1, "for k i64[2,4]: no: f32[2,3] does not fit",
+    check_run(1, "for k i64[2,4]: no: i64[2,3] does not fit",
               "data k=short.csv l.so");
     check_run(1, "differ; shorter samples need a value of --pad",
               "data k=short.csv l.so");
