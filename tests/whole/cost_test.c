@@ -111,7 +111,7 @@ static long file_size(const char *path) {
 }
 
 enum { BIG_LAYERS = 11, BIG_WIDTH = 1024 };
-enum { ROOM = SANITIZED ? 1 << 20 : 810000 };
+enum { ROOM = SANITIZED ? 1 << 20 : 825000 };
 
 /* As many bytes of weights as ResNet-18. All routines of all levels would
    exceed the limit; products alone do not. */
@@ -147,7 +147,7 @@ static void check_code(const char *model, long most) {
 }
 
 TEST_CASE(cost, code_of_networks_is_small) {
-    check_code("models/mlp.amp", 730000);
+    check_code("models/mlp.amp", 735000);
     check_code("models/cnn.amp", 1500000);
     check_code("models/resnet18.amp", 1900000);
 }
@@ -162,7 +162,7 @@ static const struct {
     double ms, gigabytes;
     double sorts; /* processor time in units of sort_seconds */
 } plans[] = {{"models/gpt.amp", {"B=64", "T=1024"}, 425, 2200000, 145, 189, 15},
-             {"models/resnet50.amp", {"B=256"}, 527, 3520000, 58, 99, 40}};
+             {"models/resnet50.amp", {"B=256"}, 527, 3560000, 58, 99, 40}};
 
 static int compare(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
