@@ -3,6 +3,7 @@
 #include "frontend/cli/options_spec.h"
 #include "runtime/cpu/kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 Status set_top_k(Options *o, Spec *s) {
@@ -111,6 +112,8 @@ Status set_pad(Options *o, Spec *s) {
         *eq = 0;
         p.input = intern(piece);
         TRY(spec_number(s, piece, eq + 1, &p.value));
+        if (isinf(p.value))
+            return spec_error(s, "%s=inf is not a finite number", piece);
         while (at < o->pads.len && o->pads.data[at].input != p.input) at++;
         if (at < o->pads.len)
             o->pads.data[at] = p;
