@@ -86,9 +86,9 @@ void options_json(const Options *o, StrBuf *sb) {
         json_sizes(&o->dim_sizes.data[i], i, sb);
     if (o->dim_sizes.len) sb_puts(sb, "}");
     for (int i = 0; i < o->pads.len; i++) {
-        sb_puts(sb, i ? ",\"" : ",\"pad\":{\"");
-        sb_put_json(sb, o->pads.data[i].input);
-        sb_printf(sb, "\":%.17g%s", o->pads.data[i].value,
+        sb_puts(sb, i ? "," : ",\"pad\":{");
+        sb_put_json_string(sb, o->pads.data[i].input);
+        sb_printf(sb, ":%.17g%s", o->pads.data[i].value,
                   i + 1 < o->pads.len ? "" : "}");
     }
     if (o->average.fn)

@@ -23,6 +23,7 @@ typedef struct SizedInput {
 struct FeedSizes {
     int n;          /* sizes, in ascending order of bytes */
     char **program; /* by size */
+    size_t *bytes;  /* of all inputs; by size */
     SizedInput *input;
     uint32_t ninput;
 };
@@ -44,22 +45,16 @@ static void read_pad(const ampc_api *api, const ampc_tensor_info *t,
                      SizedInput *to) {
     JsonSpan pads, v;
     double x;
-    uint32_t dtype = (uint32_t)t->dtype;
     if (!info_member(api, true, "pad", &pads) || !json_get(pads, t->name, &v) ||
         !json_double(v, &x))
         return;
-    int64_t n = (int64_t)x;
     to->pads = true;
-    if (is_float_dtype(dtype))
-        float_put(dtype, x, to->value);
-    else
-        memcpy(to->value, &n, dtype_bytes(dtype));
+    number_put((uint32_t)t->dtype, x, to->value);
 }
 
 /* Adds a program in front of the larger ones. */
 static Status add_feed_size(Diag *d, const ampc_api *api, FeedSizes *s,
-                            const char *program, uint32_t first,
-                            size_t *bytes) {
+                            const char *program, uint32_t first) {
     size_t all = 0;
     int at = s->n;
     char *name = strdup(program);
@@ -71,13 +66,13 @@ static Status add_feed_size(Diag *d, const ampc_api *api, FeedSizes *s,
             return fail(d, (Loc){0}, "this module has no program '%s'", name);
         all += t.bytes;
     }
-    for (; at > 0 && bytes[at - 1] > all; at--) {
-        bytes[at] = bytes[at - 1];
+    for (; at > 0 && s->bytes[at - 1] > all; at--) {
+        s->bytes[at] = s->bytes[at - 1];
         s->program[at] = s->program[at - 1];
         for (uint32_t i = 0; i < s->ninput; i++)
             memcpy(s->input[i].at[at], s->input[i].at[at - 1], sizeof(Shape));
     }
-    bytes[at] = all;
+    s->bytes[at] = all;
     s->program[at] = name;
     for (uint32_t i = 0; i < s->ninput; i++) {
         ampc_tensor_info t = {.size = sizeof t};
@@ -89,15 +84,14 @@ static Status add_feed_size(Diag *d, const ampc_api *api, FeedSizes *s,
 
 /* Adds NAME@SIZE. */
 static Status add_other(Diag *d, const ampc_api *api, FeedSet *fs,
-                        JsonSpan size, uint32_t first, size_t *bytes) {
+                        JsonSpan size, uint32_t first) {
     StrBuf name = {0};
     char *text = malloc(size.n + 1);
     Status st = text && json_text(size, text, size.n + 1) > 0
                     ? OK
                     : fail(d, (Loc){0}, "the module's sizes cannot be read");
     sb_printf(&name, "%s@%s", fs->program, st == OK ? text : "");
-    if (st == OK)
-        st = add_feed_size(d, api, fs->sizes, name.data, first, bytes);
+    if (st == OK) st = add_feed_size(d, api, fs->sizes, name.data, first);
     sb_free(&name);
     free(text);
     return st;
@@ -105,26 +99,27 @@ static Status add_other(Diag *d, const ampc_api *api, FeedSet *fs,
 
 Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs,
                        uint32_t first, uint32_t n) {
-    enum { MOST = 64 };
     JsonSpan sizes, key, v;
-    size_t bytes[MOST + 1];
+    size_t all = 1;
     if (!info_member(api, false, "sizes", &sizes)) return OK;
+    for (JsonIter it = json_iter(sizes); json_next(&it, &key, &v);) all++;
     FeedSizes *s = fs->sizes = calloc(1, sizeof *s);
-    if (s) s->program = calloc(MOST + 1, sizeof *s->program);
+    if (s) s->program = calloc(all, sizeof *s->program);
+    if (s) s->bytes = calloc(all, sizeof *s->bytes);
     if (s) s->input = calloc(n + 1, sizeof *s->input);
-    bool room = s && s->program && s->input;
+    bool room = s && s->program && s->bytes && s->input;
     if (room) s->ninput = n;
     for (uint32_t i = 0; i < n && room; i++) {
         ampc_tensor_info t = {.size = sizeof t};
-        s->input[i].at = calloc(MOST + 1, sizeof(Shape));
+        s->input[i].at = calloc(all, sizeof(Shape));
         room = s->input[i].at != NULL;
         if (api->input(api->module, fs->program, first + i, &t) == AMPC_OK)
             read_pad(api, &t, &s->input[i]);
     }
     if (!room) return fail(d, (Loc){0}, "out of memory");
-    TRY(add_feed_size(d, api, s, fs->program, first, bytes));
+    TRY(add_feed_size(d, api, s, fs->program, first));
     for (JsonIter it = json_iter(sizes); json_next(&it, &key, &v);)
-        if (s->n <= MOST) TRY(add_other(d, api, fs, v, first, bytes));
+        TRY(add_other(d, api, fs, v, first));
     return OK;
 }
 
@@ -137,6 +132,7 @@ void feed_sizes_free(FeedSet *fs) {
     for (int k = 0; s && k < s->n; k++) free(s->program[k]);
     if (s) {
         free(s->program);
+        free(s->bytes);
         free(s->input);
     }
     free(s);
@@ -248,21 +244,6 @@ int feed_sizes_of(const FeedSet *fs, int64_t n) {
     return smallest(fs, used);
 }
 
-/* Copies the corner of shape `to` of an array of shape `from`. */
-static char *copy_corner(char *out, const char *in, int rank,
-                         const int64_t *from, const int64_t *to, size_t each) {
-    size_t step = each;
-    for (int i = 1; i < rank; i++) step *= (size_t)from[i];
-    if (rank == 1) {
-        memcpy(out, in, (size_t)to[0] * each);
-        return out + (size_t)to[0] * each;
-    }
-    for (int64_t i = 0; i < to[0]; i++)
-        out = copy_corner(out, in + (size_t)i * step, rank - 1, from + 1,
-                          to + 1, each);
-    return out;
-}
-
 static void cut_one(const FeedSet *fs, int i, int size) {
     const Feed *f = &fs->feed[i];
     SizedInput *s = &fs->sizes->input[i];
@@ -284,7 +265,7 @@ static void cut_one(const FeedSet *fs, int i, int size) {
         memcpy(s->given, shape, sizeof(Shape));
         return;
     }
-    copy_corner(s->cut, f->to, f->want.rank, shape, s->given, each);
+    corner_copy(s->cut, s->given, f->to, shape, (uint32_t)f->want.rank, each);
     in->data = s->cut;
     in->bytes = bytes;
 }

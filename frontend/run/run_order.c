@@ -56,7 +56,7 @@ void run_order_epoch(Run *r) {
 
 /* The size of each sample, for --sort-by-length. */
 static Status find_sizes(Run *r) {
-    int64_t n = r->train.samples, count[64] = {0};
+    int64_t n = r->train.samples;
     int sizes = feed_sizes_count(&r->train), size;
     StrBuf told = {0};
     if (sizes == 1)
@@ -70,10 +70,12 @@ static Status find_sizes(Run *r) {
     for (int64_t i = 0; i < n; i++) {
         TRY(feeds_size(&r->diag, &r->train, i, &size));
         r->size_of[i] = (unsigned char)size;
-        count[size]++;
     }
-    for (int k = 0; k < sizes; k++)
-        sb_printf(&told, "%s%lld", k ? ", " : "", (long long)count[k]);
+    for (int k = 0; k < sizes; k++) {
+        long long count = 0;
+        for (int64_t i = 0; i < n; i++) count += r->size_of[i] == k;
+        sb_printf(&told, "%s%lld", k ? ", " : "", count);
+    }
     log_note(r, "--sort-by-length: samples by size, from the smallest on: %s",
              told.data);
     sb_free(&told);

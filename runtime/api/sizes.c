@@ -133,9 +133,7 @@ static bool pad_value(const ampc_session *s, const char *input, uint32_t dtype,
         !json_get(options, "pad", &pads) || !json_get(pads, input, &v) ||
         !json_double(v, &x))
         return false;
-    if (is_float_dtype(dtype)) return float_put(dtype, x, to);
-    int64_t n = (int64_t)x; /* little-endian: the low bytes of any width */
-    memcpy(to, &n, dtype_bytes(dtype));
+    number_put(dtype, x, to);
     return true;
 }
 
@@ -150,27 +148,6 @@ static ampc_status no_pad(ampc_session *s, const PlanTensor *t,
         sized ? "; --pad INPUT=VALUE, when the module is compiled, lets it "
                 "fill up what is missing"
               : "");
-}
-
-/* Copies `from` of shape `have` into the corner of `to` of shape `want`. */
-static void copy_corner(char *to, const char *from, uint32_t rank,
-                        const int64_t *want, const int64_t *have, size_t each) {
-    size_t in = each, out = each;
-    if (rank == 0) {
-        memcpy(to, from, each);
-        return;
-    }
-    for (uint32_t i = 1; i < rank; i++) {
-        in *= (size_t)have[i];
-        out *= (size_t)want[i];
-    }
-    if (in == out) {
-        memcpy(to, from, in * (size_t)have[0]);
-        return;
-    }
-    for (int64_t i = 0; i < have[0]; i++)
-        copy_corner(to + (size_t)i * out, from + (size_t)i * in, rank - 1,
-                    want + 1, have + 1, each);
 }
 
 /* An input as the program reads it: its shape and its bytes. */
@@ -211,7 +188,7 @@ static ampc_status pad_one(ampc_session *s, ProgramId id, int at,
     memcpy(dim, f.dim, sizeof f.dim);
     dense_bytes(dtype, t->rank, f.dim, &f.bytes);
     for (uint64_t i = 0; i < f.bytes; i += each) memcpy(data + i, value, each);
-    copy_corner(data, a->data, t->rank, f.dim, a->shape, each);
+    corner_copy(data, f.dim, a->data, a->shape, t->rank, each);
     to->data = data;
     to->bytes = (size_t)f.bytes;
     to->shape = dim;

@@ -47,21 +47,6 @@ static ampc_status read_weights(ampc_session *s, SectionFile *f) {
 
 /* ---- constant fill ------------------------------------------------------- */
 
-static void fill_value(uint32_t dtype, double x, void *out) {
-    switch (dtype) {
-    case AMPC_BOOL: *(uint8_t *)out = x != 0; break;
-    case AMPC_U64: *(uint64_t *)out = (uint64_t)x; break;
-    case AMPC_U32: *(uint32_t *)out = (uint32_t)x; break;
-    case AMPC_U16: *(uint16_t *)out = (uint16_t)x; break;
-    case AMPC_U8: *(uint8_t *)out = (uint8_t)x; break;
-    case AMPC_I64: *(int64_t *)out = (int64_t)x; break;
-    case AMPC_I32: *(int32_t *)out = (int32_t)x; break;
-    case AMPC_I16: *(int16_t *)out = (int16_t)x; break;
-    case AMPC_I8: *(int8_t *)out = (int8_t)x; break;
-    default: float_put(dtype, x, out); break;
-    }
-}
-
 /* Repeats one value. */
 static ampc_status fill_repeat(ampc_session *s, uint32_t var, const char *one,
                                size_t size) {
@@ -81,7 +66,7 @@ static ampc_status fill(ampc_session *s, uint32_t var) {
     _Alignas(8) char one[8] = {0};
     uint64_t lo, hi;
     shard_range(s, var, &lo, &hi);
-    fill_value(v->dtype, v->fill, one);
+    number_put(v->dtype, v->fill, one);
     if (memcmp(one, "\0\0\0\0\0\0\0\0", 8) == 0)
         return s->backend->zero(s, var_ref(var, lo), hi - lo);
     return fill_repeat(s, var, one, dtype_bytes(v->dtype));
@@ -112,7 +97,7 @@ static void draw_part(void *ctx, int64_t lo, int64_t hi, int worker) {
     DrawType as = drawn_as(d->v->dtype);
     (void)worker;
     for (int64_t i = lo; i < hi; i++)
-        fill_value(d->v->dtype,
+        number_put(d->v->dtype,
                    draw_at(&d->v->draw, as, d->first + (uint64_t)i),
                    d->block + (size_t)i * size);
 }

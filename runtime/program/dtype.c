@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 const DTypeInfo dtype_info[AMPC_NDTYPE] = {
 #define DTYPE(E, name, C, ...)                                                 \
@@ -174,4 +175,40 @@ bool float_put(uint32_t dtype, double x, void *p) {
     default: *(double *)p = x; break;
     }
     return isfinite(float_at(dtype, p)) || !isfinite(x);
+}
+
+void number_put(uint32_t dtype, double x, void *p) {
+    switch (dtype) {
+    case AMPC_BOOL: *(uint8_t *)p = x != 0; break;
+    case AMPC_U64: *(uint64_t *)p = (uint64_t)x; break;
+    case AMPC_U32: *(uint32_t *)p = (uint32_t)x; break;
+    case AMPC_U16: *(uint16_t *)p = (uint16_t)x; break;
+    case AMPC_U8: *(uint8_t *)p = (uint8_t)x; break;
+    case AMPC_I64: *(int64_t *)p = (int64_t)x; break;
+    case AMPC_I32: *(int32_t *)p = (int32_t)x; break;
+    case AMPC_I16: *(int16_t *)p = (int16_t)x; break;
+    case AMPC_I8: *(int8_t *)p = (int8_t)x; break;
+    default: float_put(dtype, x, p); break;
+    }
+}
+
+void corner_copy(char *to, const int64_t *to_dim, const char *from,
+                 const int64_t *from_dim, uint32_t rank, size_t each) {
+    size_t out = each, in = each;
+    if (rank == 0) {
+        memcpy(to, from, each);
+        return;
+    }
+    int64_t n = to_dim[0] < from_dim[0] ? to_dim[0] : from_dim[0];
+    for (uint32_t i = 1; i < rank; i++) {
+        out *= (size_t)to_dim[i];
+        in *= (size_t)from_dim[i];
+    }
+    if (out == in) {
+        memcpy(to, from, in * (size_t)n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        corner_copy(to + (size_t)i * out, to_dim + 1, from + (size_t)i * in,
+                    from_dim + 1, rank - 1, each);
 }

@@ -75,6 +75,12 @@ const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
    false if a finite number became infinite. */
 double float_at(uint32_t dtype, const void *p);
 bool float_put(uint32_t dtype, double x, void *p);
+/* x as an element of any dtype that has it. */
+void number_put(uint32_t dtype, double x, void *p);
+/* Copies what two dense arrays have in common at their first corner. One of
+   them is on no axis longer than the other; each: bytes of an element. */
+void corner_copy(char *to, const int64_t *to_dim, const char *from,
+                 const int64_t *from_dim, uint32_t rank, size_t each);
 
 /* dtype: a low one. */
 static inline float half_to_f32(uint32_t dtype, uint16_t h) {

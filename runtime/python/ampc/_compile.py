@@ -2,7 +2,6 @@
 """ampc.compile: the program `ampc`, its options as keywords."""
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import shutil
