@@ -15,13 +15,13 @@
 
 enum { PART = 1 << 20, IN = 64 << 10 };
 
-/* Either a whole file of gzip, or a raw deflate stream inside one. */
+/* A gzip file, or a raw deflate stream inside a zip file. */
 struct SourcePacked {
-    gzFile gz;
     z_stream z;
-    uint64_t at, raw; /* stored bytes consumed; unpacked size */
-    uint32_t crc, sum;
-    bool ended;
+    bool gzip, ended;
+    uint64_t at;       /* stored bytes that were read */
+    uint64_t raw;      /* zip: the unpacked size */
+    uint32_t crc, sum; /* zip: of all bytes, of those that were unpacked */
     unsigned char in[IN];
 };
 
@@ -42,12 +42,9 @@ static Status source_errno(const Source *s) {
     return source_bad(s, "%s", strerror(errno));
 }
 
-static Status gz_failed(const Source *s) {
-    int e = Z_OK;
-    gzerror(s->packed->gz, &e);
-    if (e == Z_MEM_ERROR) return source_bad(s, "out of memory");
-    if (e == Z_ERRNO) return source_errno(s);
-    return source_bad(s, "damaged or truncated gzip file");
+static Status damaged(const Source *s) {
+    return source_bad(s, "damaged or truncated %s file",
+                      s->packed->gzip ? "gzip" : "zip");
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -62,36 +59,47 @@ static Status take_plain(const Source *s, char *p, size_t n, uint64_t at,
     return OK;
 }
 
-static Status take_gzip(const Source *s, char *p, size_t n, size_t *got) {
-    int e = Z_OK;
-    while (*got < n) {
-        size_t part = n - *got < PART ? n - *got : PART;
-        int k = gzread(s->packed->gz, p + *got, (unsigned)part);
-        if (k < 0) return gz_failed(s);
-        if (k == 0) break;
-        *got += (size_t)k;
-    }
-    if (*got < n)
-        gzerror(s->packed->gz, &e); /* the file is truncated:
-                                       reading past its end returns
-                                       no bytes */
-    return e == Z_OK || e == Z_STREAM_END ? OK : gz_failed(s);
-}
-
-/* Gives inflate the next stored bytes. */
+/* Gives inflate the next stored bytes, if there are more. */
 static Status refill(const Source *s) {
     SourcePacked *k = s->packed;
     size_t got = 0;
     if (k->z.avail_in) return OK;
     TRY(take_plain(s, (char *)k->in, IN, k->at, &got));
-    if (got == 0) return source_bad(s, "damaged or truncated zip file");
     k->at += got;
     k->z.next_in = k->in;
     k->z.avail_in = (unsigned)got;
     return OK;
 }
 
-static Status take_deflated(const Source *s, char *p, size_t n, size_t *got) {
+/* A gzip file has one member or several, with zeros between and behind them.
+   zlib's own reader takes a damaged member for the end of the file. */
+static Status next_member(const Source *s) {
+    SourcePacked *k = s->packed;
+    TRY(refill(s));
+    while (k->z.avail_in && !*k->z.next_in) {
+        k->z.next_in++;
+        k->z.avail_in--;
+        TRY(refill(s));
+    }
+    k->ended = !k->z.avail_in;
+    if (k->ended) return OK;
+    if (*k->z.next_in != 0x1f)
+        return source_bad(s, "damaged gzip file: other bytes behind its end");
+    return inflateReset(&k->z) == Z_OK ? OK : damaged(s);
+}
+
+static Status check_zip(const Source *s, const char *part, size_t n,
+                        bool ended) {
+    SourcePacked *k = s->packed;
+    k->sum = (uint32_t)crc32_z(k->sum, (const unsigned char *)part, n);
+    k->ended = ended;
+    if (k->z.total_out > k->raw ||
+        (ended && (k->z.total_out < k->raw || k->sum != k->crc)))
+        return source_bad(s, "damaged zip file: a checksum or a size");
+    return OK;
+}
+
+static Status take_packed(const Source *s, char *p, size_t n, size_t *got) {
     SourcePacked *k = s->packed;
     while (*got < n && !k->ended) {
         TRY(refill(s));
@@ -99,15 +107,14 @@ static Status take_deflated(const Source *s, char *p, size_t n, size_t *got) {
         k->z.next_out = (unsigned char *)p + *got;
         k->z.avail_out = (unsigned)part;
         int e = inflate(&k->z, Z_NO_FLUSH);
-        if (e != Z_OK && e != Z_STREAM_END)
-            return source_bad(s, "damaged or truncated zip file");
-        size_t made = part - k->z.avail_out;
-        k->sum = (uint32_t)crc32_z(k->sum, (unsigned char *)p + *got, made);
-        *got += made;
-        k->ended = e == Z_STREAM_END;
-        if (k->z.total_out > k->raw ||
-            (k->ended && (k->z.total_out < k->raw || k->sum != k->crc)))
-            return source_bad(s, "damaged zip file: a checksum or a size");
+        if (e == Z_MEM_ERROR) return source_bad(s, "out of memory");
+        if (e != Z_OK && e != Z_STREAM_END) return damaged(s);
+        part -= k->z.avail_out;
+        if (!k->gzip)
+            TRY(check_zip(s, p + *got, part, e == Z_STREAM_END));
+        else if (e == Z_STREAM_END)
+            TRY(next_member(s));
+        *got += part;
     }
     return OK;
 }
@@ -115,9 +122,8 @@ static Status take_deflated(const Source *s, char *p, size_t n, size_t *got) {
 Status source_take(const Source *s, void *out, size_t n, uint64_t at,
                    size_t *got) {
     *got = 0;
-    if (!s->packed) return take_plain(s, out, n, at, got);
-    return s->packed->gz ? take_gzip(s, out, n, got)
-                         : take_deflated(s, out, n, got);
+    return s->packed ? take_packed(s, out, n, got)
+                     : take_plain(s, out, n, at, got);
 }
 
 Status source_get(const Source *s, void *out, size_t n, uint64_t at) {
@@ -133,14 +139,13 @@ uint64_t source_most(const Source *s) {
 
 /* ---- opening ------------------------------------------------------------- */
 
-static Status open_gzip(Source *s) {
-    int fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
-    s->packed = fd < 0 ? NULL : calloc(1, sizeof *s->packed);
-    if (s->packed && (s->packed->gz = gzdopen(fd, "rb"))) return OK;
-    if (fd >= 0) close(fd);
+static Status open_packed(Source *s, int window, SourcePacked head) {
+    s->packed = malloc(sizeof *s->packed);
+    if (s->packed) *s->packed = head;
+    if (s->packed && inflateInit2(&s->packed->z, window) == Z_OK) return OK;
     free(s->packed);
     s->packed = NULL;
-    return source_bad(s, "%s", fd < 0 ? strerror(errno) : "out of memory");
+    return source_bad(s, "out of memory");
 }
 
 Status source_open(Source *s) {
@@ -155,7 +160,7 @@ Status source_open(Source *s) {
     s->size = (uint64_t)st.st_size;
     TRY(source_take(s, magic, sizeof magic, 0, &got));
     if (got < 2 || magic[0] != 0x1f || magic[1] != 0x8b) return OK;
-    return open_gzip(s);
+    return open_packed(s, MAX_WBITS + 16, (SourcePacked){.gzip = true});
 }
 
 Status source_part(Source *s, uint64_t base, uint64_t size) {
@@ -170,20 +175,11 @@ Status source_part(Source *s, uint64_t base, uint64_t size) {
 Status source_deflated(Source *s, uint64_t base, uint64_t size, uint64_t raw,
                        uint32_t crc) {
     TRY(source_part(s, base, size));
-    s->packed = calloc(1, sizeof *s->packed);
-    if (s->packed && inflateInit2(&s->packed->z, -MAX_WBITS) == Z_OK) {
-        s->packed->raw = raw;
-        s->packed->crc = crc;
-        return OK;
-    }
-    free(s->packed);
-    s->packed = NULL;
-    return source_bad(s, "out of memory");
+    return open_packed(s, -MAX_WBITS, (SourcePacked){.raw = raw, .crc = crc});
 }
 
 void source_close(Source *s) {
-    if (s->packed && s->packed->gz) gzclose_r(s->packed->gz);
-    if (s->packed && !s->packed->gz) inflateEnd(&s->packed->z);
+    if (s->packed) inflateEnd(&s->packed->z);
     free(s->packed);
     if (s->fd >= 0) close(s->fd);
 }

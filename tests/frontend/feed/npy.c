@@ -222,6 +222,65 @@ TEST_CASE(npy, gzip_ends_where_the_array_does) {
     }
 }
 
+/* Packs n bytes as one member of a gzip file. */
+static size_t pack(const char *bytes, size_t n, unsigned char *to,
+                   size_t most) {
+    z_stream z = {.next_in = (Bytef *)(uintptr_t)bytes,
+                  .avail_in = (unsigned)n,
+                  .next_out = to,
+                  .avail_out = (unsigned)most};
+    REQUIRE(deflateInit2(&z, 6, Z_DEFLATED, MAX_WBITS + 16, 8,
+                         Z_DEFAULT_STRATEGY) == Z_OK);
+    REQUIRE(deflate(&z, Z_FINISH) == Z_STREAM_END);
+    deflateEnd(&z);
+    return z.total_out;
+}
+
+/* `cat a.gz b.gz` is a gzip file, and tapes end with zeros. Anything else
+   behind a member is damage: zlib itself would drop the rest of the array or
+   of the table in silence. */
+TEST_CASE(npy, bytes_behind_a_member_of_gzip) {
+    enum { MOST = 2000 };
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *why; /* NULL: it is taken */
+    } rows[] = {{"", 0, NULL},
+                {"\0\0\0\0\0", 5, NULL},
+                {"junk", 4, "other bytes behind its end"},
+                {"\0\0junk", 6, "other bytes behind its end"},
+                {"\x1f", 1, "damaged or truncated gzip file"},
+                {"\x1f\x8b", 2, "damaged or truncated gzip file"},
+                {"\x1f\x8c\x08", 3, "damaged or truncated gzip file"}};
+    unsigned char file[MOST];
+    float data[6] = {1, 2, 3, 4, 5, 6};
+    size_t n;
+    write_npy("m.npy", AMPC_DTYPE_F32, 1, (int64_t[]){6}, data);
+    char *plain = test_read_file(test_tmp("m.npy"), &n);
+    REQUIRE(plain != NULL);
+    size_t first = pack(plain, 100, file, MOST);
+    size_t zeros = first + 3;
+    memset(file + first, 0, 3);
+    size_t end = zeros + pack(plain + 100, n - 100, file + zeros, MOST - zeros);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        Array a;
+        memcpy(file + end, rows[i].bytes, rows[i].n);
+        Status got = read_bytes((char *)file, end + rows[i].n, &a, &d);
+        CHECK_EQ_INT(got, rows[i].why ? ERR_USER : OK);
+        if (rows[i].why) CHECK_HAS(d.text.data, rows[i].why);
+        if (got == OK) array_close(&a);
+        sb_free(&d.text);
+    }
+    file[zeros] = 'j'; /* the second member is none */
+    Diag d = {0};
+    Array a;
+    CHECK_EQ_INT(read_bytes((char *)file, end, &a, &d), ERR_USER);
+    CHECK_HAS(d.text.data, "other bytes behind its end");
+    sb_free(&d.text);
+    free(plain);
+}
+
 /* Each type of IDX, with numbers and sizes of more than one byte, and the
    refused ones. */
 TEST_CASE(idx, types_and_ranks) {
