@@ -428,14 +428,18 @@ void sb_put_more(StrBuf *sb, int n) {
 }
 
 void sb_put_json(StrBuf *sb, const char *s) {
-    for (; *s; s++) {
+    while (*s) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
+        size_t n = utf8_length(s, s + strnlen(s, 4));
+        if (n == 0)
+            sb_puts(sb, "\\ufffd"); /* JSON is UTF-8, a path may be anything */
+        else if (c == '"' || c == '\\')
             sb_printf(sb, "\\%c", c);
         else if (c < 32 || c == 127)
             sb_printf(sb, "\\u%04x", c);
         else
-            sb_putn(sb, s, 1);
+            sb_putn(sb, s, n);
+        s += n ? n : 1;
     }
 }
 

@@ -237,6 +237,9 @@ TEST_CASE(strings, json) {
     sb_put_json(&sb, "a\"b\\c\x01\x1f \x7e\x7f\xc3\xa9\n");
     CHECK_STR(sb.data, "a\\\"b\\\\c\\u0001\\u001f ~\\u007f\xc3\xa9\\u000a");
     sb_free(&sb);
+    sb_put_json(&sb, "\xff/\xc3(\xed\xa0\x80\xc3");
+    CHECK_STR(sb.data, "\\ufffd/\\ufffd(\\ufffd\\ufffd\\ufffd\\ufffd");
+    sb_free(&sb);
 }
 
 TEST_CASE(strings, shortest_numbers_read_back) {
