@@ -19,11 +19,13 @@
    them, and of those on this machine, this one is. */
 static const struct Launcher {
     const char *size, *rank, *local;
-} launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
-                  "OMPI_COMM_WORLD_LOCAL_RANK"},
-                 {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"},
-                 {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"},
-                 {"WORLD_SIZE", "RANK", "LOCAL_RANK"}};
+} launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"},
+    {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"},
+    {"WORLD_SIZE", "RANK", "LOCAL_RANK"}};
 enum { NLAUNCHER = sizeof launchers / sizeof *launchers, RANKS_MOST = 65536 };
 
 /* A number up to RANKS_MOST; -1 for other texts. */
@@ -42,8 +44,9 @@ static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
     bool shared = strcmp(l->rank, "RANK") == 0; /* other launchers use these
                                                    names, too */
     int rank = text ? read_count(text) : 0;
+    bool one = shared ? !text || !getenv("MASTER_ADDR") : rank == 0;
     *world = 0;
-    if (!size && (rank == 0 || (shared && !getenv("MASTER_ADDR")))) return OK;
+    if (!size && one) return OK;
     if (!size)
         return fail(&r->diag, (Loc){0},
                     "$%s is '%s', but $%s does not say of how many processes",
@@ -57,9 +60,9 @@ static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
     if (local && read_count(local) < 0) /* several would share a GPU */
         return fail(&r->diag, (Loc){0}, "$%s is '%s': no number of a process",
                     l->local, local);
-    if (*world > 1 || rank == 0) return OK;
-    return fail(&r->diag, (Loc){0}, "$%s is '%s', of $%s = 1 process", l->rank,
-                text, l->size);
+    if (rank >= 0 && rank < *world) return OK;
+    return fail(&r->diag, (Loc){0}, "$%s is '%s', of $%s = %d process%s",
+                l->rank, text, l->size, *world, *world > 1 ? "es" : "");
 }
 
 /* * world: 0 if MPI decides. */

@@ -31,6 +31,11 @@ TEST_CASE(run, ranks_whose_number_nobody_knows) {
         {"two", NULL, NULL, "", "no number of processes"},
         {"1", "1", "127.0.0.1", "", "$RANK is '1', of $WORLD_SIZE = 1"},
         {"1", "x", "127.0.0.1", "", "$RANK is 'x', of $WORLD_SIZE = 1"},
+        {"2", "2", "127.0.0.1", "", "$RANK is '2', of $WORLD_SIZE = 2 proc"},
+        {"2", "-1", "127.0.0.1", "", "$RANK is '-1', of $WORLD_SIZE = 2"},
+        {"2", "", "127.0.0.1", "", "$RANK is '', of $WORLD_SIZE = 2"},
+        {NULL, "0", NULL, "", NULL},
+        {NULL, "0", "127.0.0.1", "", "$WORLD_SIZE does not say of how many"},
         {NULL, "1", "127.0.0.1", "", "$WORLD_SIZE does not say of how many"},
         {NULL, "x", "127.0.0.1", "", "$WORLD_SIZE does not say of how many"},
         {NULL, NULL, NULL, "--comm tcp", "no launcher says how many"},
@@ -61,6 +66,9 @@ TEST_CASE(run, ranks_whose_number_nobody_knows) {
     setenv("PMI_RANK", "1", 1);
     bad(&tiny_module, FEEDS, 1, "$PMI_SIZE does not say of how many");
     unsetenv("PMI_RANK");
+    setenv("MV2_COMM_WORLD_RANK", "1", 1);
+    bad(&tiny_module, FEEDS, 1, "$MV2_COMM_WORLD_SIZE does not say of how");
+    unsetenv("MV2_COMM_WORLD_RANK");
 }
 
 /* Simulates rank 1 of two: it sends what rank 0 sent in the run before, or
