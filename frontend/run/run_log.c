@@ -38,6 +38,18 @@ void log_number(StrBuf *sb, double x) {
 
 /* ---- open and close ------------------------------------------------------ */
 
+/* A pipe without a reader does not open until there is one. */
+static int open_stream(Run *r, const char *path) {
+    enum { MODE = O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC };
+    int fd = open(path, MODE | O_NONBLOCK);
+    if (fd < 0 && errno == ENXIO) {
+        log_note(r, "--log %s: waiting for a process that reads it", path);
+        return open(path, MODE);
+    }
+    if (fd >= 0) fcntl(fd, F_SETFL, O_APPEND);
+    return fd;
+}
+
 /* A log file is written directly, and extended after --resume. A device, a
    pipe or an open descriptor gets lines at once; a reader that closes it
    must not end the run. */
@@ -58,8 +70,7 @@ static Status open_lines(Run *r, const char *path) {
             log->out = outfile_stream(&log->file);
         return log->out ? OK : file_failed(&r->diag, path, &log->file);
     }
-    fd = number >= 0 ? fcntl(number, F_DUPFD_CLOEXEC, 3)
-                     : open(path, O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC);
+    fd = number >= 0 ? fcntl(number, F_DUPFD_CLOEXEC, 3) : open_stream(r, path);
     log->out = log->stream = fd < 0 ? NULL : fdopen(fd, "a");
     if (!log->out)
         return fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));

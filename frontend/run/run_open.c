@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_open.c: loads a module's code.  `ampc --symbol` may have renamed its one
    exported function, so the name is read from the file's dynamic symbols.   */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "frontend/run/run_cmd.h"
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -54,6 +55,33 @@ static const char *exported_symbol(const char *file, size_t n) {
     return NULL;
 }
 
+/* ---- a module that becomes shorter while its code is mapped -------------- */
+
+static char shorter[512]; /* the message */
+
+/* The kernel reports a page that is no longer in its file. */
+static void end_run(int sig, siginfo_t *what, void *context) {
+    (void)context;
+    if (what->si_code == BUS_ADRERR &&
+        write(STDERR_FILENO, shorter, strlen(shorter)) > 0)
+        _exit(ERR_USER);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static void watch_file(const char *path) {
+    struct sigaction a = {.sa_sigaction = end_run, .sa_flags = SA_SIGINFO};
+    Diag d = {0};
+    fail(&d, (Loc){.file = path},
+         "the file became shorter while it was in use: cp writes into a file, "
+         "mv replaces it");
+    snprintf(shorter, sizeof shorter, "%s", d.text.data);
+    sb_free(&d.text);
+    sigaction(SIGBUS, &a, NULL);
+}
+
+/* ---- open ---------------------------------------------------------------- */
+
 static Status open_mapped(Run *r, const char *path, const char *file,
                           size_t n) {
     /* without the tail of plan.h it is another library, whose code would run
@@ -91,6 +119,7 @@ Status run_open_code(Run *r) {
                                      : "not a module of ampc");
     } else {
         size_t n = (size_t)st.st_size;
+        watch_file(path);
         char *file = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
         s = file == MAP_FAILED
                 ? fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno))

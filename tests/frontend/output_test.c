@@ -192,3 +192,19 @@ TEST_CASE(output, a_full_standard_output_is_an_error) {
           "ulimit -f 8 && $AMPC run full.so --feed x=d.csv --feed target=t.csv "
           "--save w.st --steps 400 --log l.jsonl");
 }
+
+/* ---- a module that is overwritten while it runs -------------------------- */
+
+/* The kernel takes the pages of a file that becomes shorter from those who
+   have mapped it. The run waits for the reader of its log meanwhile. */
+TEST_CASE(output, a_module_that_becomes_shorter) {
+    put_model("m.amp");
+    put("x.csv", "1,2,3\n4,5,6\n7,8,9\n1,2,3\n");
+    put("t.csv", "1,2\n4,5\n7,8\n1,2\n");
+    check(0, "", "$AMPC m.amp -o short.so " COMPILE);
+    check(1, "short.so: error: the file became shorter while it was in use",
+          "mkfifo log && (timeout 60 $AMPC run short.so --feed x=x.csv "
+          "--feed target=t.csv --log log > said 2>&1 & run=$!; "
+          "until grep -q 'waiting for a process' said; do sleep 0.05; done; "
+          ": > short.so; cat log; wait $run; rc=$?; cat said; exit $rc)");
+}
