@@ -300,8 +300,6 @@ Status onnx_rms_norm(Ox *ox) {
 
 /* ---- softmax ------------------------------------------------------------- */
 
-/* Before opset 13 all axes from `axis` on were treated as one, and the
-   default was 1. */
 /* ---- attention of PyTorch ------------------------------------------------ */
 
 /* x times the square root of the scale: TorchScript's form of the function. */
@@ -322,6 +320,41 @@ static bool is_torch_attention(const Ox *ox) {
             return true;
     }
     return false;
+}
+
+/* The mask that the exporter's optimiser computed from one of keys that are
+   seen: 0, or the lowest finite number for -inf, with which a query without
+   any key would get the mean of all values. Masks of the model have names of
+   PyTorch's graph. NULL: another mask. */
+static const Tensor *folded_mask(const Ox *ox, Str name) {
+    const OxName *x = ox_name_of(ox, name);
+    const Tensor *t = x && x->kind == OX_INIT && ox_torch_counts(name, "val")
+                          ? ox_data(ox, x->value)
+                          : NULL;
+    int64_t n = t ? type_count(type_get(t->type)) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        double v = tensor_get(t, i);
+        if (v && !(isfinite(v) && v <= -65504)) return NULL;
+    }
+    return n ? t : NULL;
+}
+
+/* Gives the mask of attention its -inf back, as hide_keys does (onnx_math.c)
+   where the mask is not folded. */
+static Status hide_folded(Ox *ox, ValueId *x) {
+    const OxNode *sum = ox_maker(ox, ox->node->in[0], "Add");
+    for (int k = 0; sum && k < 2; k++) {
+        const Tensor *t = folded_mask(ox, sum->in[k]);
+        if (!t || !ox_torch_node(ox->node, "aten.scaled_dot_product_attention"))
+            continue;
+        Tensor *mask = tensor_new(ox->a, t->type);
+        ValueId in[2] = {ox_name_of(ox, sum->in[1 - k])->value};
+        for (int64_t i = 0; i < type_count(type_get(t->type)); i++)
+            tensor_set(mask, i, tensor_get(t, i) ? -INFINITY : 0);
+        TRY(ox_const(ox, mask, &in[1]));
+        return ox2(ox, OP_ADD, in[0], in[1], x);
+    }
+    return OK;
 }
 
 static bool has_hidden_row(const Tensor *t) {
@@ -357,6 +390,8 @@ static bool may_hide_rows(const Ox *ox, ValueId x) {
     return true;
 }
 
+/* Before opset 13 all axes from `axis` on were treated as one, and the
+   default was 1. */
 Status onnx_softmax(Ox *ox) {
     ValueId x = ox_in(ox, 0), y = x;
     Type t = ox_type(ox, x);
@@ -371,7 +406,8 @@ Status onnx_softmax(Ox *ox) {
         axis = 1;
     }
     Attr attr = attr_i(AK_axis, axis);
-    bool hides = !flat && axis == t.rank - 1 && may_hide_rows(ox, x);
+    if (!flat) TRY(hide_folded(ox, &y));
+    bool hides = !flat && axis == t.rank - 1 && may_hide_rows(ox, y);
     TRY(ox_call(ox, hides ? "masked_softmax" : ox->node->op->fn, &y, 1, &attr,
                 1, 1, &y));
     if (flat) TRY(ox_reshape(ox, y, t.rank, t.dim, &y));
