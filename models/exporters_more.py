@@ -389,3 +389,13 @@ class EqualLiteral(Two):
 class LstmProjected(nn.Module):
     def __init__(s): super().__init__(); torch.manual_seed(0); s.r=nn.LSTM(4,4,proj_size=3,batch_first=True); s.l=nn.Linear(3,2)
     def forward(s,x): return s.l(s.r(x)[0].mean(1))
+@k(image)
+class NormBehindBare(nn.Module):
+    """A normalisation without parameters, which an optimiser fuses, behind one that stays."""
+    def __init__(s): super().__init__(); torch.manual_seed(0); s.a=nn.BatchNorm2d(3); s.c=nn.Conv2d(3,4,3); s.n=nn.BatchNorm2d(4,affine=False); s.l=nn.Linear(4,2)
+    def forward(s,x): return s.l(torch.relu(s.n(s.c(s.a(x)))).mean((2,3)))
+@k()
+class EpsilonInProduct(Two):
+    """The root of a product of sums with an epsilon, which an optimiser drops."""
+    own_loss=True
+    def forward(s,x): a=torch.relu(s.l(x)-.4).square().sum(1)+1e-12; b=x.square().sum(1)+1e-12; return (a*b).sqrt().mean()+((a[:,None]*b[:,None]).unsqueeze(0).pow(.25)).mean()+s.m(s.l(x)).square().mean()

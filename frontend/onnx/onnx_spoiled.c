@@ -235,9 +235,22 @@ static Status check_projection(Ox *ox) {
     return OK;
 }
 
+static bool is_batch_norm(Str op) {
+    return op && strstr(intern_n(op, strcspn(op, "(")), "batch_norm");
+}
+
+/* The node that a convolution and its normalisation became keeps the record
+   of the latter. Where no record is left, running statistics without any
+   normalisation tell. */
 static bool lost_batch_norm(const Ox *ox) {
-    for (int i = 0; i < ox->nodes.len; i++)
-        if (!strcmp(ox->nodes.data[i].type, "BatchNormalization")) return false;
+    bool any = false;
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        bool layer = !strncmp(n->type, "Conv", 4) || !strcmp(n->type, "Gemm");
+        if (layer && is_batch_norm(ox_torch_node(n, "aten."))) return true;
+        any |= !strcmp(n->type, "BatchNormalization");
+    }
+    if (any) return false;
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
         size_t n = strlen(p->target), m = strlen(".running_mean");
