@@ -161,21 +161,25 @@ TEST_CASE(onnx_lost, epsilons) {
     static const struct {
         const char *type, *args, *code;
         bool sum, warned;
+        const char *then; /* reads the node's result */
     } rows[] = {
-        {"Log", "log.default](args = (%add,)", NULL, false, true},
-        {"Sqrt", "sqrt.default](args = (%sub_1,)", NULL, false, true},
-        {"Div", "div.Tensor](args = (%x, %add)", NULL, false, true},
-        {"Div", "div.Tensor](args = (%add, %h)", NULL, false, false},
-        {"Log", "log.default](args = (%h,)", NULL, false, false},
-        {"Log", "log.default](args = (%x,)", NULL, false, false},
-        {"Exp", "exp.default](args = (%add,)", NULL, false, false},
+        {"Log", "log.default](args = (%add,)", NULL, false, true, NULL},
+        {"Sqrt", "sqrt.default](args = (%sub_1,)", NULL, false, true, NULL},
+        {"Div", "div.Tensor](args = (%x, %add)", NULL, false, true, NULL},
+        {"Div", "div.Tensor](args = (%add, %h)", NULL, false, false, NULL},
+        {"Log", "log.default](args = (%h,)", NULL, false, false, NULL},
+        {"Log", "log.default](args = (%x,)", NULL, false, false, NULL},
+        {"Exp", "exp.default](args = (%add,)", NULL, false, false, NULL},
+        {"Mul", "mul.Tensor](args = (%x, %add)", NULL, false, true, "Sqrt"},
+        {"Mul", "mul.Tensor](args = (%add, %h)", NULL, false, false, "Sqrt"},
+        {"Mul", "mul.Tensor](args = (%x, %add)", NULL, false, false, "Exp"},
         /* an equal sum replaced it, or it adds to a sum */
-        {"Log", "log.default](args = (%add,)", "y = (a + b).log()", true,
-         false},
+        {"Log", "log.default](args = (%add,)", "y = (a + b).log()", true, false,
+         NULL},
         {"Log", "log.default](args = (%add,)", "y = (h + 1e-8).log()", true,
-         true},
+         true, NULL},
         {"Log", "log.default](args = (%add,)", "y = (h + s.eps).log()", true,
-         true},
+         true, NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
@@ -194,9 +198,11 @@ TEST_CASE(onnx_lost, epsilons) {
                                   : "%h : [num_users=1] = call_function["
                                     "target=torch.ops.aten.mul.Tensor](args = "
                                     "(%x, %x), kwargs = {})");
-        Onnx__NodeProto *n = made_node(
-            &m, rows[i].type, !strcmp(rows[i].type, "Div") ? "x,h" : "h", "y");
+        bool two = !strcmp(rows[i].type, "Div") || !strcmp(rows[i].type, "Mul");
+        Onnx__NodeProto *n =
+            made_node(&m, rows[i].type, two ? "x,h" : "h", "y");
         told(&m, n, rows[i].args);
+        if (rows[i].then) made_node(&m, rows[i].then, "y", "z");
         if (rows[i].code)
             made_metadata(&m, &n->metadata_props, &n->n_metadata_props,
                           "pkg.torch.onnx.stack_trace",
@@ -204,7 +210,7 @@ TEST_CASE(onnx_lost, epsilons) {
                                        "File \"m.py\", line 3, in forward"
                                        "\n    %s",
                                        rows[i].code));
-        made_output(&m, "y");
+        made_output(&m, rows[i].then ? "z" : "y");
         CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
         CHECK_MSG((strstr(made_message(&m), "an epsilon, to 'h'") != NULL) ==
                       rows[i].warned,
