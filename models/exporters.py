@@ -8,7 +8,8 @@ Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with 
 tf2onnx, or skl2onnx with scikit-learn, or Paddle with paddle2onnx).  It exports every model in every mode of that framework,
 trains the framework's own model for 5 steps, writes FOLDER/NAME.onnx and FOLDER/NAME.txt, and
 with AMPC (a binary of `ampc`, whose Python package must be importable) trains each file and prints
-the comparison.  FOLDER/results.csv collects the rows "case,state,reason": a sweep that was stopped goes on with
+the comparison.  Of a case that differs, "named" says that a message names a node, a tensor or a line of the model,
+"general" that only the line about all files of the exporter speaks of it, WRONG that nothing does.  FOLDER/results.csv collects the rows "case,state,reason": a sweep that was stopped goes on with
 the cases that are not there.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
 
 Lines of NAME.txt:
@@ -19,7 +20,7 @@ Lines of NAME.txt:
     param|buffer NAME VALUES..  after the steps
     still NAME                  does not train
 """
-import contextlib, copy, csv, fnmatch, functools, io, logging, os, subprocess, sys, tempfile, warnings
+import contextlib, copy, csv, fnmatch, functools, io, logging, os, re, subprocess, sys, tempfile, warnings
 import numpy as np
 import onnx
 from exporters_case import Case, RATE, STEPS, held, neutral_paths
@@ -338,13 +339,21 @@ def ampc_error():
     return ampc.Error
 
 
+def said(case, bad, out):
+    """Whether ampc's output speaks of what differs: by a line about this model, by the exporter's general line, or not."""
+    names = lambda intro: re.findall(r"'([^']+)'", "".join(re.findall(intro + r" \d+: (.*?)(?:; |$)", out, re.M)))
+    lost = [b.split()[0] for b in bad if re.fullmatch(r"\S+ (is not there|\((?!parameter).*\))", b)]
+    guessed, left = set(names("by guess")) - set(case.params), set(names("; not")) & set(lost)
+    if guessed or left or re.search(r": (warning|note): ", out): return "differs, named"
+    return "differs, general" if re.search("keeps no |does not write ", out) else "WRONG"
+
+
 def compared(case, binary):
     """The state of a case, what differs or the reason, and what ampc says."""
     try: bad, refused, out = beside(case, binary) if binary else ([], None, "")
     except ampc_error() as e: bad, refused, out = [str(e)], None, ""
     if not bad: put(case, refused)
-    said = any(word in out for word in ("guess", "warning", "keeps no", "; not "))
-    state = "refused" if refused else "right" if not bad else "differs, said" if said else "WRONG"
+    state = "refused" if refused else "right" if not bad else said(case, bad, out)
     return state, " | ".join(bad) or refused or "", out
 
 
@@ -363,7 +372,7 @@ def main():
             for case in cases(folder, done):
                 name, state, reason, out = (*case, "") if isinstance(case, tuple) else (case.name, *compared(case, binary))
                 print(f"{name}: {state} | {reason}")
-                if state in ("WRONG", "differs, said"): print("   ", out.replace("\n", "\n    "))
+                if state not in ("right", "refused", "not exported"): print("   ", out.replace("\n", "\n    "))
                 rows.writerow([name, state, reason]); f.flush()
 
 
