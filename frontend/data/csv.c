@@ -65,26 +65,30 @@ static Status field_bad(const Csv *c, const char *text, const char *why) {
     return ERR_USER;
 }
 
-/* Reads a field, without quotes and surrounding blanks; *end: the character
-   that ended it. */
+/* Reads a field, without the quotes around it and surrounding blanks; two
+   quotes inside of quotes are one. *end: the character that ended it. */
 static Status take_field(Csv *c, int byte, char text[FIELD_MAX], int *end) {
     size_t n = 0;
     bool quoted = false;
     while (byte == ' ' && c->separator != ' ') TRY(next(c, &byte));
-    for (;; n++) {
-        if (byte == '"') {
-            quoted = !quoted;
+    for (;;) {
+        if (byte == '"' && (quoted || n == 0)) {
             TRY(next(c, &byte));
-            n--;
-            continue;
+            if (!quoted || byte != '"') {
+                quoted = !quoted;
+                continue;
+            }
         }
         if (byte < 0 || byte == '\n') break;
         if (byte == c->separator && !quoted) break;
-        if (n + 1 == FIELD_MAX) {
-            text[n] = 0;
-            return field_bad(c, text, "is too long");
-        }
-        text[n] = (char)byte;
+        text[n] = 0;
+        if (n + 1 == FIELD_MAX) return field_bad(c, text, "is too long");
+        if (!byte)
+            return field_bad(c, text,
+                             "ends in a byte 0, as characters of UTF-16 do: "
+                             "iconv -f UTF-16 -t UTF-8 makes a text that is "
+                             "read");
+        text[n++] = (char)byte;
         TRY(next(c, &byte));
     }
     while (n && (text[n - 1] == ' ' || text[n - 1] == '\r')) n--;

@@ -160,6 +160,10 @@ TEST_CASE(csv, columns_and_separators) {
     check_text("b.csv", NULL, false, 1, 2, "5 6 ");
     put_text("b.csv", "label,0,1x2\n5,6,7\n");
     check_text("b.csv", "1-2", false, 1, 2, "6 7 ");
+    put_text("b.csv", "a,\"say \"\"b\"\"\"\n1,\"\"\n");
+    pick_fails("b.csv", NULL, "x", "line 2, column 2: '' is not a number");
+    put_text("b.csv", "a,\"say \"\"b\"\"\"\n1,\"2\"\n");
+    check_text("b.csv", "say \"b\"", true, 1, 1, "2 ");
     put_text("b.csv", "a,b\n");
     check_text("b.csv", NULL, true, 0, 2, "");
     gzFile f = gzopen(test_tmp("c.csv.gz"), "wb");
@@ -236,6 +240,16 @@ TEST_CASE(csv, mistakes) {
     put_text("a.csv", "1,2\n3,-9223372036854775808\n");
     REQUIRE(pick("a.csv", "1", "x", true, &a, &d) == OK);
     array_close(&a);
+    /* no numbers in two parts */
+    put_text("a.csv", "1,\"2\"\"3\"\n");
+    pick_fails("a.csv", NULL, "x",
+               "line 1, column 2: '2\\\"3' is not a number");
+    put_text("a.csv", "1,2\n1,2\"3\"\n");
+    pick_fails("a.csv", NULL, "x", "line 2, column 2: '2\\\"3");
+    REQUIRE(test_write_file(test_tmp("a.csv"), "1,2\n3,4\0005\n", 10));
+    pick_fails("a.csv", NULL, "x", "line 2, column 2: '4' ends in a byte 0");
+    REQUIRE(test_write_file(test_tmp("a.csv"), "1\0,\0002\0\n\0", 8));
+    pick_fails("a.csv", NULL, "x", "iconv -f UTF-16 -t UTF-8");
     put_text("a.csv", "1,\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '' is not a number");
     /* a typing error, not a line of names */
