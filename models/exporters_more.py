@@ -399,3 +399,11 @@ class EpsilonInProduct(Two):
     """The root of a product of sums with an epsilon, which an optimiser drops."""
     own_loss=True
     def forward(s,x): a=torch.relu(s.l(x)-.4).square().sum(1)+1e-12; b=x.square().sum(1)+1e-12; return (a*b).sqrt().mean()+((a[:,None]*b[:,None]).unsqueeze(0).pow(.25)).mean()+s.m(s.l(x)).square().mean()
+@k(image)
+class UntrackedBehindFrozen(nn.Module):
+    """A normalisation without running statistics behind a frozen one."""
+    def __init__(s):
+        super().__init__(); torch.manual_seed(0); s.c=nn.Conv2d(3,4,3); s.a=nn.BatchNorm2d(4); s.d=nn.Conv2d(4,4,3); s.b=nn.BatchNorm2d(4,track_running_stats=False); s.l=nn.Linear(4,2)
+        s.a.running_mean.uniform_(-.2,.2); s.a.running_var.uniform_(.3,1.3)
+    def modes(s): s.a.eval()
+    def forward(s,x): return s.l(torch.relu(s.b(s.d(torch.relu(s.a(s.c(x)))))).mean((2,3)))

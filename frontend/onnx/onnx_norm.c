@@ -48,9 +48,12 @@ static bool is_written(const Ox *ox, Str buffer) {
 }
 
 /* Takes the mode of the file. Files of dynamo may have an inference node for
-   a module in training mode. */
+   a module in training mode: the forward writes its statistics, or it has none
+   and the file computes them. */
 static bool file_trains(const Ox *ox, const OxNode *n) {
-    if (is_written(ox, ox_statistics(ox, n, 3))) return true;
+    if (is_written(ox, ox_statistics(ox, n, 3)) ||
+        ox_torch_node(n, "aten._native_batch_norm_legit.no_stats"))
+        return true;
     if (n->version < 7) return int_of(n, "is_test") == 0;
     if (n->version < 14) return n->nout > 1;
     return int_of(n, "training_mode") != 0;
