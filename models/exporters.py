@@ -292,9 +292,12 @@ def torch_cases(folder, done):
     for mode in os.environ.get("MODES", modes).split():
         x4 = lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))]
         more = flow() if "own" in mode else scripted() if "script" in mode else []
+        taken = set()
         for make, data in torch_models() + (kept() if "own" in mode else []) + [(m, x4) for m in more]:
             if not any(fnmatch.fnmatch(make.__name__, g) for g in os.environ.get("MODELS", "*").split()): continue
             name = f"torch-{version}-{mode}-{make.__name__.lower()}"
+            assert name not in taken, f"two models would write {name}.onnx"
+            taken.add(name)
             if name in done: continue
             try: yield torch_case(folder, make, data, mode, name)
             except Exception as e: yield name, "not exported", (str(e) or type(e).__name__).splitlines()[0][:100]

@@ -775,7 +775,7 @@ FUNCTIONS = {
     "ClampTwice": lambda h, x: (h.clamp(-.3, .3) * h.clamp(-.3, .3).detach()).sum() + sq(h),
     "VarOne": lambda h, x: h[:, :2].var(1).sum() + h.std((0, 1)) + h[None].var(0, correction=0).sum() + sq(h),
     "Quantile": lambda h, x: h.quantile(.3, dim=1).sum() + sq(h),
-    "Renorm": lambda h, x: h.renorm(2, 0, .5).sum() + sq(h),
+    "RenormSum": lambda h, x: h.renorm(2, 0, .5).sum() + sq(h),
     "Softmin": lambda h, x: (F.softmin(h, 1) * x).sum() + sq(h) + F.glu(h, 1).sum() * .1 + F.threshold(h, .1, -2.).mean(),
     "Shrink": lambda h, x: sq(F.hardshrink(h, .2)) + sq(F.softshrink(h, .1)) + F.hardtanh(F.relu(h), 0., .4).sum() * .1 + F.relu6(h * 20).mean() * .1,
     "RreluEval": lambda h, x: F.rrelu(h, training=False).sum() * .1 + F.prelu(h, T(.2)).sum() * .1 + sq(h),

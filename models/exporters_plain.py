@@ -90,7 +90,7 @@ class LstmState(Seq):
     def more(s): s.r = nn.LSTM(4, 4, batch_first=True, bias=False); s.register_buffer("h0", randn(1, 3, 4)); s.c0 = nn.Parameter(randn(1, 3, 4))
     def forward(s, x): y, (h, c) = s.r(x, (s.h0, s.c0)); return s.m(y.mean(1) + c[0])
 
-class LstmProjected(Seq):
+class LstmProjectedWide(Seq):
     def more(s): s.r = nn.LSTM(4, 6, proj_size=4, batch_first=True)
     def forward(s, x): return s.m(s.r(x)[0])
 
@@ -431,7 +431,7 @@ def plain():
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
     return ([(m, sequence) for m in (MhaFloatMask, MhaPadding, MhaWeights, MhaKv, MhaKdim, Encoder, PerceiverQueries, CausalSlice, Bucketed, LinearAttention, PooledQuery,
-                                     GruState, LstmState, LstmProjected, RnnRelu, Cells, Packed, StateCarried)] +
+                                     GruState, LstmState, LstmProjectedWide, RnnRelu, Cells, Packed, StateCarried)] +
             [(m, x4) for m in (EmaTeacher, Queue, FrozenTrunk, NoGradTrunk, InferenceTrunk, Delta, BufferWeight, Functional, Maml, Shared3, Recurrence, OrthogonalMap, StandardWeights,
                                LearnedStep, Ternary, HardConcrete, MaskedWeights, HardSwitch, TopK, MaxOut, Margin, Infonce, Supcon, Vae, Ppo, Gumbels, Penalty, Compiled, Hooked,
                                Residuals, Precisions, Complexes, Splines, Deq)] +
