@@ -7,46 +7,16 @@
    differs by more than the tolerance, the nodes of its kernel are interpreted
    for both modules from the same operands. If the interpreted results
    differ, the modules compute different things. If they agree but memory
-   differs from them, a module's code is wrong. Otherwise operands that agree
-   within the tolerance were amplified. */
+   differs from them, a module's code is wrong. In both cases only if they
+   differ by more than rounding explains (cmd_bisect_rounding.c). Otherwise the
+   value is nothing but rounding error, or operands that agree within the
+   tolerance were amplified. */
 #include "frontend/cli/cmd_bisect.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum Cause {
-    CAUSE_START,
-    CAUSE_IR,
-    CAUSE_A,
-    CAUSE_B,
-    CAUSE_GROWN
-} Cause;
-
-typedef struct Part {
-    bool found;
-    int64_t step;        /* from 1 */
-    const char *program; /* NULL: before the first step */
-    Str value, node;
-    double apart;
-    Cause cause;
-    char *line[2]; /* the node in A and in B; NULL: no node differs */
-} Part;
-
-typedef struct Bisect {
-    Session *s;
-    RunOptions opt;
-    const char *path[2];
-    Side side[2];
-    int64_t steps;
-    double tolerance; /* < 0: chosen by the modules' precision */
-    bool json;
-    Part part;
-    Part grown; /* the first value that was only amplified, used unless a
-                   cause is found later */
-    int looks;  /* number of values interpreted in this step */
-} Bisect;
 
 /* ---- a value that parts -------------------------------------------------- */
 
@@ -69,29 +39,50 @@ static double allowed(const Bisect *b, DType x, DType y) {
     return fmax(b->tolerance, x == y ? 0 : ldexp(1, 1 - bits));
 }
 
-/* The distance of two values of a step. A gradient that only another loss scale
-   multiplies is equal. */
-static double values_apart(const Bisect *b, const Tensor *ta,
-                           const Tensor *tb) {
+/* Two values of a step. */
+typedef struct Pair {
+    const Tensor *a, *b;
+    double ratio; /* times a: a gradient that only another loss scale multiplies
+                     is equal */
+    double apart, size; /* relative distance, and what it is relative to */
+} Pair;
+
+static Pair pair_of(const Bisect *b, const Tensor *ta, const Tensor *tb) {
     double ratio = side_scale(&b->side[1]) / side_scale(&b->side[0]);
-    double apart = tensors_apart(ta, 1, tb);
-    return ratio == 1 ? apart : fmin(apart, tensors_apart(ta, ratio, tb));
+    Pair p = {ta, tb, 1, tensors_apart(ta, 1, tb), 0};
+    double scaled = ratio == 1 ? p.apart : tensors_apart(ta, ratio, tb);
+    if (scaled < p.apart) p.ratio = ratio, p.apart = scaled;
+    p.size = fmax(p.ratio * tensor_size(ta), tensor_size(tb));
+    return p;
+}
+
+/* The part of the pair's size that roundings explain if they move the values
+   by this much. */
+static double explained(const Pair *p, double moved_a, double moved_b) {
+    const double several = 4; /* a deviation of random numbers, seen in a few
+                                 repetitions */
+    double most = several * fmax(p->ratio * moved_a, moved_b);
+    return most == 0 ? 0 : most / p->size;
 }
 
 static void part_at(Bisect *b, const Seen *pa, const Seen *pb, Str name,
-                    double apart, Cause cause) {
+                    const Pair *p, double limit, Cause cause) {
     ValueId va = graph_find_value(pa->g, name);
     ValueId vb = graph_find_value(pb->g, name);
     const Value *val = value_get(pb->g, vb);
-    b->part.found = true;
-    b->part.program = pb->g->name;
-    b->part.value = name;
-    b->part.apart = apart;
-    b->part.cause = cause;
-    b->part.line[0] = line_of(b, pa->g, va);
-    b->part.line[1] = line_of(b, pb->g, vb);
-    if (val->kind == VK_RESULT)
-        b->part.node = node_get(pb->g, val->def)->loc.named;
+    int64_t at = tensors_furthest(p->a, p->ratio, p->b);
+    b->part = (Part){
+        .found = true,
+        .program = pb->g->name,
+        .value = name,
+        .node = val->kind == VK_RESULT ? node_get(pb->g, val->def)->loc.named
+                                       : NULL,
+        .apart = p->apart,
+        .limit = limit,
+        .cause = cause,
+        .element = at,
+        .number = {p->ratio * tensor_get(p->a, at), tensor_get(p->b, at)},
+        .line = {line_of(b, pa->g, va), line_of(b, pb->g, vb)}};
 }
 
 static const Tensor *settled(const Slice *x, ValueId v, Arena *a) {
@@ -99,76 +90,126 @@ static const Tensor *settled(const Slice *x, ValueId v, Arena *a) {
     return x->value[v.i] ? eval_to_tensor(a, x->value[v.i], type) : NULL;
 }
 
-/* The first node of the slices whose results differ though its operands are
-   equal. */
-static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
+/* Two slices, run from equal operands. */
+typedef struct Slices {
+    Slice a, b;
+    double *moved_a,
+        *moved_b; /* by roundings of one side; NULL: not known yet */
+} Slices;
+
+/* True if interpreted value w of A and v of B differ by more than the roundings
+   of only one side explain. */
+static bool computed_apart(Bisect *b, Slices *x, ValueId w, ValueId v, Pair *p,
+                           double *limit, Arena *a) {
     const double least = 1e-9; /* tolerance of an interpreter in double */
-    const double several = 4;  /* tolerance of roundings, once dtypes have
-                                  differed */
-    bool rounded = false;
-    for (int i = 0; i < xb->order.len; i++) {
-        const Node *n = node_get(xb->p->g, xb->order.data[i]);
+    const Tensor *ta = w.i ? settled(&x->a, w, a) : NULL;
+    const Tensor *tb = settled(&x->b, v, a);
+    if (!ta || !tb) return false;
+    *p = pair_of(b, ta, tb);
+    if (p->apart <= least) return false;
+    if (!x->moved_a) x->moved_a = slice_moved(&x->a, NULL, ROUND_APART, a);
+    if (!x->moved_b) x->moved_b = slice_moved(&x->b, &x->a, ROUND_APART, a);
+    if (!x->moved_a || !x->moved_b) return false;
+    *limit = fmax(least, explained(p, x->moved_a[w.i], x->moved_b[v.i]));
+    return p->apart > *limit;
+}
+
+/* Where values va and vb, computed from equal operands, differ: the first node
+   on the way to them whose results do. Inner values may have one name by
+   chance: they do not count if va and vb are equal. */
+static bool part_inside(Bisect *b, Slices *x, ValueId va, ValueId vb,
+                        Arena *a) {
+    Pair p;
+    double limit;
+    if (!computed_apart(b, x, va, vb, &p, &limit, a)) return false;
+    for (int i = 0; i < x->b.order.len; i++) {
+        const Node *n = node_get(x->b.p->g, x->b.order.data[i]);
         for (int k = 0; k < n->nout; k++) {
-            Str name = value_get(xb->p->g, n->out[k])->name;
-            ValueId w = graph_find_value(xa->p->g, name);
-            const Tensor *tb = settled(xb, n->out[k], a);
-            const Tensor *ta = w.i ? settled(xa, w, a) : NULL;
-            if (!ta || !tb) continue;
-            DType da = type_get(ta->type)->dtype,
-                  db = type_get(tb->type)->dtype;
-            double apart = values_apart(b, ta, tb);
-            rounded |= da != db;
-            if (apart <= (rounded ? several * allowed(b, da, db) : least))
-                continue;
-            part_at(b, xa->p, xb->p, name, apart, CAUSE_IR);
+            Str name = value_get(x->b.p->g, n->out[k])->name;
+            ValueId w = graph_find_value(x->a.p->g, name);
+            if (!computed_apart(b, x, w, n->out[k], &p, &limit, a)) continue;
+            part_at(b, x->a.p, x->b.p, name, &p, limit, CAUSE_IR);
             return true;
         }
     }
     return false;
 }
 
-/* True if memory holds the interpreter's result for the same operands. */
+/* True if memory holds other numbers than the interpreter computes from the
+   same operands, and no rounding explains it. */
 static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
-                          Arena *a) {
-    if (slice_run(x, NULL, a, &b->s->diag) != OK) return false;
-    const Tensor *made = settled(x, v, a);
-    return made && tensors_apart(stored, 1, made) > b->tolerance;
+                          Cause cause, Arena *a) {
+    Diag quiet = {0};
+    Status st = slice_run(x, NULL, a, &quiet);
+    sb_free(&quiet.text);
+    const Tensor *made = st == OK ? settled(x, v, a) : NULL;
+    if (!made) return false;
+    Pair p = {stored, made, 1, tensors_apart(stored, 1, made),
+              fmax(tensor_size(stored), tensor_size(made))};
+    if (p.apart <= b->tolerance) return false;
+    const double *moved = slice_moved(x, NULL, ROUND_CODE, a);
+    double limit = moved ? explained(&p, 0, moved[v.i]) : INFINITY;
+    if (p.apart <= fmax(limit, b->tolerance)) return false;
+    Str name = value_get(x->p->g, v)->name;
+    part_at(b, b->side == x->side ? x->p : x->q,
+            b->side == x->side ? x->q : x->p, name, &p,
+            fmax(limit, b->tolerance), cause);
+    return true;
 }
 
-/* Values va and vb, stored as ta and tb, differ by this much. */
-static void look_into(Bisect *b, const Seen *pa, ValueId va, const Tensor *ta,
-                      const Seen *pb, ValueId vb, const Tensor *tb,
-                      double apart) {
-    const double most = 1e9; /* limit of multiply-adds that are interpreted */
-    const double noise =
-        1e-6; /* tolerance of sums in fp32, relative to their terms */
-    Slice xa, xb;
+/* True if roundings explain the whole value. */
+static bool nothing_but_rounding(Slice *xa, ValueId va, Slice *xb, ValueId vb,
+                                 const Pair *p, Arena *a) {
+    Diag quiet = {0};
+    bool run = slice_run(xa, NULL, a, &quiet) == OK &&
+               slice_run(xb, NULL, a, &quiet) == OK;
+    sb_free(&quiet.text);
+    const double *moved_a = run ? slice_moved(xa, NULL, ROUND_ALL, a) : NULL;
+    const double *moved_b = run ? slice_moved(xb, NULL, ROUND_ALL, a) : NULL;
+    return moved_a && moved_b &&
+           explained(p, moved_a[va.i], moved_b[vb.i]) >= 1;
+}
+
+/* Values va and vb, stored as these two, differ. Returns true if the value is
+   nothing but rounding error. */
+static bool look_into(Bisect *b, const Seen *pa, ValueId va, const Seen *pb,
+                      ValueId vb, const Pair *p) {
+    const double most = 1e9;   /* limit of multiply-adds that are interpreted */
+    const double noise = 1e-6; /* tolerance of sums in fp32 that are too long to
+                                  be interpreted, relative to their terms */
+    Slices x = {0};
     Arena *a = arena_new();
     Diag quiet = {0};
     Str name = value_get(pb->g, vb)->name;
-    bool both = slice_find(&xa, &b->side[0], pa, va, &b->side[1], pb) &&
-                slice_find(&xb, &b->side[1], pb, vb, &b->side[0], pa);
-    bool run = both && xa.work + xb.work < most &&
-               slice_run(&xa, NULL, a, &quiet) == OK &&
-               slice_run(&xb, &xa, a, &quiet) == OK;
+    bool is_nothing = false;
+    bool both = slice_find(&x.a, &b->side[0], pa, va, &b->side[1], pb) &&
+                slice_find(&x.b, &b->side[1], pb, vb, &b->side[0], pa);
+    bool run = both && x.a.work + x.b.work < most &&
+               slice_run(&x.a, NULL, a, &quiet) == OK &&
+               slice_run(&x.b, &x.a, a, &quiet) == OK;
     sb_free(&quiet.text);
-    double difference = apart * fmax(tensor_size(ta), tensor_size(tb));
-    double largest = both ? fmax(xa.largest, xb.largest) : 0;
-    if (run && part_inside(b, &xa, &xb, a)) {
+    if (run && part_inside(b, &x, va, vb, a)) {
+        if (b->part.value != name)
+            b->part.of = name, b->part.of_apart = p->apart;
+    } else if (!run &&
+               p->apart * p->size <=
+                   noise * (both ? fmax(x.a.largest, x.b.largest) : 0)) {
+        is_nothing = true;
+    } else if (run && (code_is_apart(b, &x.a, va, p->a, CAUSE_A, a) ||
+                       code_is_apart(b, &x.b, vb, p->b, CAUSE_B, a))) {
         /* told */
-    } else if (difference <= noise * largest) {
-        /* tolerance of a sum near 0, and of rounding */
-    } else if (run && code_is_apart(b, &xa, va, ta, a)) {
-        part_at(b, pa, pb, name, apart, CAUSE_A);
-    } else if (run && code_is_apart(b, &xb, vb, tb, a)) {
-        part_at(b, pa, pb, name, apart, CAUSE_B);
     } else if (!b->grown.found) {
-        part_at(b, pa, pb, name, apart, CAUSE_GROWN);
-        b->grown = b->part;
-        b->part = (Part){0};
+        is_nothing = run && nothing_but_rounding(&x.a, va, &x.b, vb, p, a);
+        if (!is_nothing) {
+            part_at(b, pa, pb, name, p, b->tolerance, CAUSE_GROWN);
+            b->grown = b->part;
+            b->part = (Part){0};
+        }
     }
+    pa->noise[va.i] = pb->noise[vb.i] = is_nothing;
     b->looks++;
     arena_free(a);
+    return is_nothing;
 }
 
 /* ---- a step -------------------------------------------------------------- */
@@ -185,10 +226,10 @@ static void compare_values(Bisect *b, const Seen *pa, const Seen *pb,
         Tensor tb = {value_get(pb->g, v)->type, pb->bytes[v.i]};
         if (type_count(type_get(ta.type)) != type_count(type_get(tb.type)))
             continue;
-        double apart = values_apart(b, &ta, &tb);
-        if (apart >
+        Pair p = pair_of(b, &ta, &tb);
+        if (p.apart >
             allowed(b, type_get(ta.type)->dtype, type_get(tb.type)->dtype))
-            look_into(b, pa, w, &ta, pb, v, &tb, apart);
+            look_into(b, pa, w, pb, v, &p);
     }
 }
 
@@ -215,16 +256,14 @@ static ValueId written_to(const Seen *p, const char *name) {
     return NO_VALUE;
 }
 
-static void part_of_variable(Bisect *b, const Before *v, const Tensor *ta,
-                             const Tensor *tb, double apart) {
+static void part_of_variable(Bisect *b, Before *v, Before *w, const Pair *p) {
     for (int i = b->side[1].seen.len - 1; i >= 0 && !b->part.found; i--) {
         const Seen *pb = &b->side[1].seen.data[i];
         const Seen *pa = side_program(&b->side[0], pb->g->name);
-        ValueId w = written_to(pb, v->info.name);
+        ValueId to = written_to(pb, v->info.name);
         ValueId from = pa ? written_to(pa, v->info.name) : NO_VALUE;
-        if (!w.i || !from.i) continue;
-        look_into(b, pa, from, ta, pb, w, tb, apart);
-        if (b->part.found) return;
+        if (to.i && from.i)
+            v->noise = w->noise = look_into(b, pa, from, pb, to, p);
     }
 }
 
@@ -234,16 +273,19 @@ static bool same_shape(const Before *a, const Before *b) {
 
 static Status compare_variables(Bisect *b) {
     for (int i = 0; i < b->side[0].before.len && !b->part.found; i++) {
-        const Before *v = &b->side[0].before.data[i];
-        const Before *w = side_before(&b->side[1], v->info.name);
+        Before *v = &b->side[0].before.data[i];
+        Before *w = side_before(&b->side[1], v->info.name);
         if (!travels(v) || !w || !same_shape(v, w)) continue;
         Arena *a = arena_new();
         Tensor ta = {bisect_type_of(v), arena_alloc(a, v->info.bytes + 1)};
         Tensor tb = {ta.type, arena_alloc(a, v->info.bytes + 1)};
         Status st = side_now(&b->side[0], v, ta.data);
         if (st == OK) st = side_now(&b->side[1], w, tb.data);
-        double apart = st == OK ? tensors_apart(&ta, 1, &tb) : 0;
-        if (apart > b->tolerance) part_of_variable(b, v, &ta, &tb, apart);
+        if (st == OK) {
+            Pair p = {&ta, &tb, 1, tensors_apart(&ta, 1, &tb),
+                      fmax(tensor_size(&ta), tensor_size(&tb))};
+            if (p.apart > b->tolerance) part_of_variable(b, v, w, &p);
+        }
         arena_free(a);
         TRY(st);
     }
@@ -264,11 +306,15 @@ static void compare_start(Bisect *b) {
             continue;
         Tensor ta = {bisect_type_of(v), v->bytes}, tb = {ta.type, w->bytes};
         double apart = tensors_apart(&ta, 1, &tb);
+        int64_t at = tensors_furthest(&ta, 1, &tb);
         if (apart <= b->tolerance) continue;
         b->part = (Part){.found = true,
                          .value = intern(v->info.name),
                          .apart = apart,
-                         .cause = CAUSE_START};
+                         .limit = b->tolerance,
+                         .cause = CAUSE_START,
+                         .element = at,
+                         .number = {tensor_get(&ta, at), tensor_get(&tb, at)}};
     }
 }
 
@@ -289,27 +335,34 @@ static Status copy_variables(Bisect *b) {
     return OK;
 }
 
-static bool is_low(const Side *x) {
+/* The fewest significant bits of the 16-bit values in its programs; INT_MAX: it
+   has none. */
+static int least_bits(const Side *x) {
+    int bits = INT_MAX;
     for (int i = 0; i < x->m->graphs.len; i++) {
         const Graph *g = x->m->graphs.data[i];
-        for (int v = 1; v < g->values.len; v++)
-            if (dtype_is_low(value_dtype(g, (ValueId){(uint32_t)v})))
-                return true;
+        for (int v = 1; v < g->values.len; v++) {
+            DType d = value_dtype(g, (ValueId){(uint32_t)v});
+            if (dtype_is_low(d) && dtype_info[d].mantissa < bits)
+                bits = dtype_info[d].mantissa;
+        }
     }
-    return false;
+    return bits;
 }
 
 /* The error that another order of sums, or other roundings, may cause. */
 static double usual_tolerance(const Bisect *b) {
-    bool low_a = is_low(&b->side[0]), low_b = is_low(&b->side[1]);
-    if (low_a != low_b) return 5e-2;
-    return low_a ? 1e-3 : 1e-5;
+    int bits = least_bits(&b->side[0]);
+    if (bits != least_bits(&b->side[1])) return 5e-2;
+    return bits == INT_MAX ? 1e-5 : 1e-3;
 }
 
 static Status bisect_compare(Bisect *b) {
     int64_t at = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         TRY(side_open(&b->side[i], b->s, &b->opt, b->path[i]));
+    for (int i = 0; i < 2; i++) {
+        TRY(side_feed(&b->side[i]));
         Status st = i && !b->opt.load.n ? OK : run_load(&b->side[i].run);
         if (b->side[i].run.diag.text.data)
             sb_puts(&b->s->diag.text, b->side[i].run.diag.text.data);
@@ -333,71 +386,6 @@ static Status bisect_compare(Bisect *b) {
               (b->side[0].feed.batch > 0 ? b->side[0].feed.batch : 1);
     }
     return OK;
-}
-
-/* ---- telling ------------------------------------------------------------- */
-
-static const char *const cause_words[] = {
-    [CAUSE_START] = "start", [CAUSE_IR] = "model",    [CAUSE_A] = "code of A",
-    [CAUSE_B] = "code of B", [CAUSE_GROWN] = "grown",
-};
-
-static const char *const cause_text[] = {
-    [CAUSE_START] = "they begin with other numbers",
-    [CAUSE_IR] = "from equal operands the two modules compute something else",
-    [CAUSE_A] = "A stores other numbers than its IR says: its code is at fault",
-    [CAUSE_B] = "B stores other numbers than its IR says: its code is at fault",
-    [CAUSE_GROWN] =
-        "the operands agree within the tolerance; this op amplifies their "
-        "difference",
-};
-
-static void put_bisect_text(const Bisect *b, StrBuf *sb) {
-    const Part *p = &b->part;
-    if (!p->found) {
-        sb_printf(sb,
-                  "no difference above %g in %lld steps: loss %.9g and "
-                  "%.9g in the last\n",
-                  b->tolerance, (long long)b->steps, b->side[0].metrics.loss,
-                  b->side[1].metrics.loss);
-        return;
-    }
-    if (p->program)
-        sb_printf(sb, "step %lld, program %s, value %%", (long long)p->step,
-                  p->program);
-    else
-        sb_puts(sb, "before the first step, variable ");
-    sb_put_escaped(sb, p->value);
-    if (p->node) {
-        sb_puts(sb, " of node ");
-        sb_put_escaped(sb, p->node);
-    }
-    sb_printf(sb, ": %.2g apart (tolerance %g)\n%s\n", p->apart, b->tolerance,
-              cause_text[p->cause]);
-    for (int i = 0; i < 2; i++)
-        if (p->line[i]) sb_printf(sb, "  %c: %s\n", 'A' + i, p->line[i]);
-}
-
-static void put_field(StrBuf *sb, const char *key, const char *text) {
-    sb_puts(sb, ",");
-    sb_put_json_field(sb, key, text);
-}
-
-static void put_bisect_json(const Bisect *b, StrBuf *sb) {
-    const Part *p = &b->part;
-    sb_printf(sb, "{\"part\":%s,\"tolerance\":%.9g",
-              p->found ? "true" : "false", b->tolerance);
-    if (p->found) {
-        sb_printf(sb, ",\"step\":%lld", (long long)p->step);
-        put_field(sb, "program", p->program);
-        put_field(sb, "value", p->value);
-        put_field(sb, "node", p->node);
-        put_field(sb, "cause", cause_words[p->cause]);
-        put_field(sb, "a", p->line[0]);
-        put_field(sb, "b", p->line[1]);
-        if (isfinite(p->apart)) sb_printf(sb, ",\"apart\":%.9g", p->apart);
-    }
-    sb_puts(sb, "}\n");
 }
 
 /* ---- the command --------------------------------------------------------- */

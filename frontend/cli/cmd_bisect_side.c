@@ -52,11 +52,14 @@ Status side_open(Side *x, Session *s, const RunOptions *o, const char *module) {
     TRY(read_plan(x));
     Status st = open_run(x);
     if (x->run.diag.text.data) sb_puts(&s->diag.text, x->run.diag.text.data);
-    TRY(st);
+    return st;
+}
+
+Status side_feed(Side *x) {
     ProgramKind p = x->run.info.accumulate == 1 ? PROGRAM_TRAIN : PROGRAM_MICRO;
-    return feeds_open(&s->diag, s->opt.guard, x->run.api,
+    return feeds_open(&x->s->diag, x->s->opt.guard, x->run.api,
                       program_name(p, intern(run_objective(&x->run, 0))),
-                      &o->feed, &x->feed);
+                      &x->opt.feed, &x->feed);
 }
 
 void side_close(Side *x) {
@@ -86,7 +89,7 @@ static Status list_variables(Side *x) {
     const ampc_api *api = x->run.api;
     ampc_variable_info v = {.size = sizeof v};
     for (uint32_t i = 0; api->variable(api->module, i, &v) == AMPC_OK; i++) {
-        Before b = {v, malloc(v.bytes + 1)};
+        Before b = {v, malloc(v.bytes + 1), false};
         if (!b.bytes) return fail(&x->s->diag, (Loc){0}, "out of memory");
         vec_push(x->s->arena, &x->before, b);
     }
@@ -100,7 +103,7 @@ Status side_keep(Side *x) {
     return OK;
 }
 
-const Before *side_before(const Side *x, const char *name) {
+Before *side_before(const Side *x, const char *name) {
     for (int i = 0; i < x->before.len; i++)
         if (!strcmp(x->before.data[i].info.name, name))
             return &x->before.data[i];
@@ -128,7 +131,8 @@ static Seen *program_named(Side *x, const char *name) {
     Seen *p = side_program(x, name);
     const Graph *g = p ? NULL : module_graph_on(x->m, name, TARGET_CPU);
     if (p || !g) return p;
-    Seen fresh = {g, NEW_ARRAY(x->s->arena, void *, g->values.len)};
+    Seen fresh = {g, NEW_ARRAY(x->s->arena, void *, g->values.len),
+                  NEW_ARRAY(x->s->arena, bool, g->values.len)};
     vec_push(x->s->arena, &x->seen, fresh);
     return &x->seen.data[x->seen.len - 1];
 }
@@ -175,6 +179,8 @@ Status side_step(Side *x, int64_t first) {
     Run *r = &x->run;
     int64_t batch = x->feed.batch > 0 ? x->feed.batch : 1;
     TRY(side_keep(x));
+    for (int i = 0; i < x->seen.len; i++)
+        memset(x->seen.data[i].noise, 0, (size_t)x->seen.data[i].g->values.len);
     r->api->profile(r->s, side_look, x);
     ampc_status status = AMPC_OK;
     x->metrics = (ampc_metrics){.size = sizeof x->metrics};

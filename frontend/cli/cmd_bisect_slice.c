@@ -31,6 +31,18 @@ double tensors_apart(const Tensor *a, double times, const Tensor *b) {
     return apart == 0 ? 0 : sqrt(apart / fmax(size_a, size_b));
 }
 
+int64_t tensors_furthest(const Tensor *a, double times, const Tensor *b) {
+    int64_t at = 0, n = type_count(type_get(a->type));
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = times * tensor_get(a, i), y = tensor_get(b, i);
+        double apart = x == y ? 0 : fabs(x - y);
+        if (isnan(apart)) apart = isnan(x) && isnan(y) ? 0 : INFINITY;
+        if (apart > most) most = apart, at = i;
+    }
+    return at;
+}
+
 double tensor_size(const Tensor *t) {
     int64_t n = type_count(type_get(t->type));
     double sum = 0;
@@ -83,6 +95,33 @@ const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a) {
     case VK_RESULT: break;
     }
     return p->bytes[v.i] ? over(a, val->type, p->bytes[v.i]) : NULL;
+}
+
+static bool is_marked(const Slice *x, ValueId v) {
+    const Value *val = value_get(x->p->g, v);
+    const Before *before =
+        val->kind == VK_VAR
+            ? side_before(x->side, x->p->g->module->vars.data[val->var].name)
+            : NULL;
+    return before ? before->noise : x->p->noise[v.i];
+}
+
+bool is_noise(const Slice *x, ValueId v) {
+    const double far = 0.5;
+    const Value *val = value_get(x->p->g, v);
+    bool computed = val->kind == VK_RESULT || val->kind == VK_VAR;
+    if (is_marked(x, v)) return true;
+    if (!computed || !val->name || !dtype_is_float(type_get(val->type)->dtype))
+        return false;
+    ValueId w = graph_find_value(x->q->g, val->name);
+    Arena *a = arena_new();
+    const Tensor *own = known_value(x->side, x->p, v, a);
+    const Tensor *theirs = w.i ? known_value(x->other, x->q, w, a) : NULL;
+    double ratio = side_scale(x->side) / side_scale(x->other);
+    bool apart = own && theirs && tensors_apart(theirs, 1, own) > far &&
+                 (ratio == 1 || tensors_apart(theirs, ratio, own) > far);
+    arena_free(a);
+    return apart;
 }
 
 /* ---- the nodes ----------------------------------------------------------- */
@@ -161,6 +200,7 @@ static const Tensor *slice_operand(const Slice *x, const Slice *like, ValueId v,
                                    Arena *a) {
     const Value *val = value_get(x->p->g, v);
     const Tensor *own = known_value(x->side, x->p, v, a);
+    if (is_noise(x, v)) return own;
     if (like && val->name && val->kind != VK_CONST) {
         ValueId w = graph_find_value(like->p->g, val->name);
         const Tensor *t = w.i ? known_value(like->side, like->p, w, a) : NULL;
@@ -171,9 +211,30 @@ static const Tensor *slice_operand(const Slice *x, const Slice *like, ValueId v,
     return own;
 }
 
+/* Changes each element up or down at random. The last repetition changes all
+   elements of a value alike; elements whose sums are in fp32, all upwards,
+   which is the worst that an order of the sum can do. */
+static void change(const Slice *x, ValueId v) {
+    EvalTensor *t = x->value[v.i];
+    const Unit *u = x->unit ? &x->unit[v.i] : NULL;
+    if (!u || u->part == 0 || !t->f) return;
+    uint32_t state = v.i * 2654435761u + (uint32_t)x->repetition * 40503u;
+    bool alike = x->repetition == ROUNDING_REPETITIONS - 1;
+    for (int64_t k = 0; k < type_count(type_get(t->type)); k++) {
+        double size = u->part * fmax(fabs(t->f[k]), u->least);
+        if (t->f[k] == 0) continue;
+        if (alike && !u->adds_up) size = copysign(size, t->f[k]);
+        if (!alike || k == 0) state = state * 1664525u + 1013904223u;
+        bool down = state >> 31 && !(alike && u->adds_up);
+        t->f[k] += down ? -size : size;
+    }
+}
+
 static void slice_load(Slice *x, const Slice *like, ValueId v, Arena *a) {
     const Tensor *t = slice_operand(x, like, v, a);
-    if (t) x->value[v.i] = eval_from_tensor(a, t);
+    if (!t) return;
+    x->value[v.i] = eval_from_tensor(a, t);
+    change(x, v);
 }
 
 Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d) {
@@ -192,7 +253,10 @@ Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d) {
         }
         if (eval_node(g, x->order.data[i], a, EVAL_STORAGE, in, out, msg) != OK)
             return fail(d, n->loc, "%s", msg);
-        for (int k = 0; k < n->nout; k++) x->value[n->out[k].i] = out[k];
+        for (int k = 0; k < n->nout; k++) {
+            x->value[n->out[k].i] = out[k];
+            if (out[k]) change(x, n->out[k]);
+        }
     }
     return OK;
 }

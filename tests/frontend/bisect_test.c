@@ -95,6 +95,13 @@ static void field(const char *json, const char *key, char *to, size_t n) {
         json_text(v, to, n);
 }
 
+static double number_of(const char *json, const char *key) {
+    char text[40];
+    snprintf(text, sizeof text, "\"%s\":", key);
+    const char *at = strstr(json, text);
+    return at ? strtod(at + strlen(text), NULL) : INFINITY;
+}
+
 /* ---- planted changes ----------------------------------------------------- */
 
 /* Changes that change no bit of any value, as max(x, 0.2) for larger
@@ -125,6 +132,7 @@ static void plant(uint32_t seed, int line, const char *options) {
                   options, value, node, text.data, out);
         CHECK_MSG(!strcmp(cause, "model"), "seed %u, line %d: %s", seed, line,
                   out);
+        CHECK_MSG(number_of(out, "apart") > number_of(out, "limit"), "%s", out);
     }
     free(out);
     sb_free(&text);
@@ -221,6 +229,38 @@ TEST_CASE(bisect, a_loss_scale_is_no_difference) {
     }
 }
 
+/* The gradients of a bias in front of a batch norm, and of the keys' bias of
+   attention, are 0: what modules compute is nothing but rounding error. */
+TEST_CASE(bisect, rounding_alone_is_nobodys_fault) {
+    static const char model[] =
+        "model m(x: f32[8,16]) {\n"
+        "  h = tanh(BatchNorm(Linear(x, units=16, scope=\"a\"), "
+        "scope=\"n\"))\n"
+        "  q = Linear(h, units=16, scope=\"q\")\n"
+        "  k = Linear(h, units=16, scope=\"k\")\n"
+        "  return y = softmax(matmul(q, k, trans_b=1)) @ h\n"
+        "}\n";
+    static const char *const pairs[][2] = {
+        {"fp32", "fp16"}, {"fp32", "bf16"}, {"fp16", "bf16"}};
+    write_npy("x.npy");
+    write_npy("t.npy");
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char a[80], b[80];
+        int status;
+        snprintf(a, sizeof a, "--loss mse --precision %s", pairs[i][0]);
+        snprintf(b, sizeof b, "--loss mse --precision %s", pairs[i][1]);
+        compile("a", model, a);
+        compile("b", model, b);
+        char *out = bisected("--steps 2", &status);
+        CHECK_MSG(status == 0 || strstr(out, "amplifies their difference"),
+                  "%s, %s: %s", a, b, out);
+        CHECK_HAS(out, "left out, as nothing but rounding error");
+        CHECK_HAS(out, "a.bias");
+        CHECK_HAS(out, "k.bias");
+        free(out);
+    }
+}
+
 TEST_CASE(bisect, other_initial_weights_are_named) {
     int status;
     char *out;
@@ -274,6 +314,7 @@ TEST_CASE(bisect, code_that_is_not_what_the_ir_says_is_blamed) {
     CHECK_MSG(status == 1, "%s", out);
     CHECK_HAS(out, "value %s of node s");
     CHECK_HAS(out, "B stores other numbers than its IR says");
+    CHECK_HAS(out, "which differs most, B stores ");
     free(out);
 }
 
@@ -292,5 +333,11 @@ TEST_CASE(bisect, refuses) {
     CHECK(test_command(&out, "cd '%s' && '%s' bisect a.so", test_tmpdir(),
                        test_ampc()) == 2);
     CHECK_HAS(out, "two modules are needed");
+    free(out);
+    /* modules first, then data */
+    CHECK(test_command(&out,
+                       "cd '%s' && '%s' bisect a.so absent.so --feed x=no.npy",
+                       test_tmpdir(), test_ampc()) == 1);
+    CHECK_HAS(out, "absent.so");
     free(out);
 }
