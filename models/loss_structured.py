@@ -49,7 +49,7 @@ def real_nvp(y, z, s, t):
     return ((z * z).sum(1) / 2 - ld).mean()
 
 
-@loss(8, {"n_t": (BATCH, 8), "n_p": (8, 6)})
+@loss(8, {"n_t": (BATCH, 8), "n_p": (8, 6)}, draws=20)
 def sliced_wasserstein(y, t, p):
     p = p / p.norm(dim=0, keepdim=True)
     a, b = torch.sort((t + y * .3) @ p, 0).values, torch.sort(t @ p, 0).values
