@@ -74,7 +74,8 @@ static bool is_of_sums(const Graph *g, ValueId v, ValueId x, ValueId y,
 
 /* True if the product is of few terms or takes at most `most` multiply-adds.
    Rounding errors of many terms average out: torch.autocast's error is then
-   mostly that of the rounded result, and 16-bit operands are no worse. */
+   mostly that of the rounded result, and that of 16-bit operands about as
+   large. */
 static bool is_cheap(const Graph *g, const Node *product, double most) {
     enum { TERMS = 64 };
     double work = product_work(g, product);

@@ -8,8 +8,8 @@
 
 static const char begin[] =
     "graph forward(%a: f32[64,16], %c: f32[64,16], %r: f32[8,3,3],\n"
-    "              %i: f32[4,3,16,16], %v: f32[2048,128]) {\n"
-    "  param %many: f32[2048,128] = 0\n"
+    "              %i: f32[4,3,16,16], %v: f32[16384,128]) {\n"
+    "  param %many: f32[16384,128] = 0\n"
     "  param %w: f32[16,16] = normal(1, 0.1), %e: f32[32,16] = normal(2, 1)\n"
     "  param %k: f32[3,1,3,3] = normal(3, 1), %s: f32[3,3] = normal(4, 1)\n"
     "  const %box: f32[3,1,3,3] = 0.11111111\n"
@@ -77,7 +77,7 @@ static const struct {
     {"distances of many terms, most of the work",
      "  %f = add %v, %many\n  %f2 = mul %f, %f\n"
      "  %ff = reduce_sum %f2 {axes=[1], keepdims=1}\n"
-     "  %t = reshape %ff {shape=[1,2048]}\n  %p = matmul %f, %f {trans_b=1}\n"
+     "  %t = reshape %ff {shape=[1,16384]}\n  %p = matmul %f, %f {trans_b=1}\n"
      "  %two = mul %p, 2\n  %all = add %ff, %t\n  %d = sub %all, %two\n",
      0},
     {"sums over other values",
