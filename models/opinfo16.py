@@ -181,8 +181,8 @@ def stepped(m, ws, start):
             if r["applied"]:
                 break
         out.append((r["loss"], {
-            n: v.double().numpy() - s[n].astype("f8").reshape(v.shape)
-            for n, v in start.items()}))
+            n: (v.double().numpy() - s[n].astype("f8").reshape(v.shape))
+            / losses.RATE for n, v in start.items()}))
     return out
 
 
