@@ -22,6 +22,54 @@ INLINE void *kept_memory(const CpuKept *k, void *scratch) {
     return k && k->memory ? k->memory : scratch;
 }
 
+typedef uint32_t u1_any __attribute__((may_alias));
+
+typedef struct ChlastRun {
+    ChlastPlan c;
+    const ChlastCall *call;
+    int64_t image0, images; /* staged now                                   */
+    float *stage, *other;   /* other: packed weights, or dY                 */
+    float *dw;              /* [panel][block][tap][channel][columns]        */
+    int32_t *row, *place, *shift;
+    uint64_t *inside;      /* per result: the taps through which it reads the
+                              source */
+    int32_t *order, *many; /* tables of an item's results; dW: lists and
+                              lengths */
+    char *workers;
+    ConvSub sub;
+    int64_t index, results; /* sub-problem: its number, and results per image */
+    int64_t groups;         /* groups of result channels */
+    const float *w;         /* its weights                                  */
+    int64_t taps;           /* dW: taps of an item */
+} ChlastRun;
+
+INLINE int64_t chlast_block(const ChlastRun *r, int64_t b) {
+    return min64(r->c.cb, r->c.p.cs - b * r->c.cb);
+}
+
+INLINE int64_t chlast_channels(const ChlastRun *r, int64_t b) {
+    int64_t most = r->c.cb * r->c.per;
+    return min64(most, r->c.p.channels - b * most);
+}
+
+INLINE float *chlast_stage_at(const ChlastRun *r, int64_t b) {
+    return r->stage + b * r->c.points * r->c.cb;
+}
+
+INLINE void chlast_zero(float *dst, int64_t n) {
+    for (int64_t i = 0; i < n; i++) dst[i] = 0.0f;
+}
+
+/* Unit i of staging: an image, a block of channels. */
+void ISA(chlast_stage_unit)(const ChlastRun *r, int64_t unit);
+/* Units [lo, hi) of ctx, a ChlastRun, for pool_run. */
+void ISA(chlast_stage_work)(void *ctx, int64_t lo, int64_t hi, int worker);
+/* Lays out scratch memory and the tables of rows, for r's plan. */
+void ISA(chlast_begin)(ChlastRun *r, const ChlastCall *call, void *scratch);
+/* Sub-problem `index`, whose weights begin at w; returns the end of its
+   weights. */
+const float *ISA(chlast_sub)(ChlastRun *r, int64_t index, const float *w);
+
 /* X of images image0 .. image0 + images - 1, staged as planned. */
 void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,
                        const ChlastCall *call, int64_t image0, int64_t images,

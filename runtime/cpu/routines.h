@@ -5,7 +5,7 @@
      tile_isa.c     register tiles             image_isa.c  padded images
      pack_isa.c     packing of operands        conv_isa.c   conv, its dX
      gemm_isa.c     matrix product             wgrad_isa.c  its dW
-     amx_isa.c      tiles, at level v4         chlast_isa.c both, staged
+     amx_isa.c      tiles, at level v4         chlast_*.c   both, staged
      pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
                                               copy
      attend_isa.c  attention                  sort_isa.c   argsort
