@@ -145,7 +145,13 @@ def jax_models():
         def __call__(s, x): return s.m(rounded(jnp.tanh(s.l(x)) * 3) / 3)
     class CustomVjp(Base):
         def __call__(s, x): return s.m(backwards(jnp.tanh(s.l(x))))
-    return [ScanStop, Exponent, ClipLearned, MaxParam, CustomRound, CustomVjp, Numbers, Norm, Normalised, Stopped, Gains, Clipped, Scalar, Buffer, Literal, LiteralBatch, Tied, FrozenPart, Target, Rms, Dropped, Masked, Kinks, Conv, Lora, Gru, Attention, Embedded]
+    class AveragedBare(Base):
+        """A normalisation with stored statistics and without parameters."""
+        def more(s):
+            s.n = nnx.BatchNorm(4, use_running_average=True, use_bias=False, use_scale=False, rngs=nnx.Rngs(1))
+            s.n.mean[...] = jnp.array([.1, -.2, .3, .05]); s.n.var[...] = jnp.array([.8, 1.3, .6, 1.1])
+        def __call__(s, x): return s.m(jnp.tanh(s.n(s.l(x))))
+    return [AveragedBare, ScanStop, Exponent, ClipLearned, MaxParam, CustomRound, CustomVjp, Numbers, Norm, Normalised, Stopped, Gains, Clipped, Scalar, Buffer, Literal, LiteralBatch, Tied, FrozenPart, Target, Rms, Dropped, Masked, Kinks, Conv, Lora, Gru, Attention, Embedded]
 
 
 def jax_cases(folder, done):

@@ -198,6 +198,13 @@ static bool counted(Case *c) {
     return false;
 }
 
+/* A normalisation of flax without a scale or a bias gets them from jax2onnx. */
+static bool filled_in_by_jax(Case *c) {
+    static const char *const globs[] = {"scale_c_[0-9]*", "bias_c_[0-9]*",
+                                        NULL};
+    return matches(c->x->name, globs);
+}
+
 static bool coefficient(Case *c) {
     static const char *const globs[] = {"coef*", "intercept*", "*weight*",
                                         "*bias*", NULL};
@@ -401,6 +408,7 @@ static const struct {
     {DYNAMO, always, CODE, "a constant of the model's code"},
 
     {JAX, number, CODE, "a number, of the code or a parameter"},
+    {JAX, filled_in_by_jax, CODE, "a constant that the exporter added"},
     {TF, no_variable, CODE, "a number of the model's code"},
     {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
     {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},

@@ -208,6 +208,10 @@ TEST_CASE(onnx_rules, other_exporters) {
         {"jax2onnx", "const_4", "1,4", "Max", TRAINS,
          "by guess: a gradient reaches it"},
         /* tf2onnx uses the names of TensorFlow's nodes */
+        {"jax2onnx", "scale_c_0", "4", "Mul", CONSTANT,
+         "a constant that the exporter added"},
+        {"jax2onnx", "bias_c_12", "4", "Add", CONSTANT,
+         "a constant that the exporter added"},
         {"tf2onnx 1.17.0", "m/dense/MatMul/ReadVariableOp:0", "4,4", "MatMul",
          TRAINS, "operand of MatMul"},
         {"tf2onnx 1.17.0", "m/dense/BiasAdd/ReadVariableOp:0", "4", "Add",
