@@ -226,6 +226,8 @@ typedef struct Options {
                        fp32, or a weight in two parts */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
+    bool keep_f8;              /* true: f8 codes for what backward alone reads
+                                  later */
     int64_t logit_rows;        /* rows of logits per chunk; 0: all rows, -1:
                                   auto */
     VEC(Objective) objectives; /* at least one */

@@ -51,6 +51,7 @@ PassFn pass_lift;      /* makes values f32 again, except operands of matrix
 PassFn pass_join;      /* joins matrix products that are summed */
 PassFn pass_place;     /* chooses 16 bits where they save traffic */
 PassFn pass_remat;     /* recomputation in backward */
+PassFn pass_keep;      /* 8-bit codes of what backward alone reads later */
 PassFn pass_locate;    /* finds values that are not finite */
 PassFn pass_underflow; /* counts gradients that fp16 flushes to zero */
 PassFn pass_buckets;  /* groups gradients that are summed over ranks together */

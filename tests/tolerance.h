@@ -151,6 +151,13 @@
    PyTorch's, all below 2: the order of sums. */
 #define TOL_STATE 4e-6
 
+/* Gradients that read f8 codes, compared with the interpreter's, by norms: a
+   number whose last bit differs by the order of sums may get the next code. In
+   16 bits the numbers differ more, and attention reads codes of its own
+   result. */
+#define TOL_KEEP_F32 3e-3
+#define TOL_KEEP_LOW 0.02
+
 /* A gradient at a kink, relative to 1 + its size: it is exact, except for
    constants and quotients rounded to fp32 in another order. */
 #define TOL_KINK 2e-6

@@ -686,6 +686,12 @@ Status place_measured(Session *s, const char *model, Module *m, bool keep) {
              "--max-gradient-error");
         return ERR_USAGE;
     }
+    if (o->keep_f8 && o->max_error[ERROR_GRADIENT] > 0) {
+        fail(&s->diag, (Loc){0},
+             "--max-gradient-error does not count what --keep f8 rounds: leave "
+             "out one of the two");
+        return ERR_USAGE;
+    }
     if (!options_budget(o)) return OK;
     TRY(run_until(m, &s->diag, o, "place", keep));
     TRY(check_budget(s, m));

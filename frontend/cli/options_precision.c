@@ -52,6 +52,14 @@ Status set_remat(Options *o, Spec *s) {
     return spec_integer(s, s->text, 1, INT64_MAX, &o->remat_bytes);
 }
 
+Status set_keep(Options *o, Spec *s) {
+    static const char *const words[] = {"same", "f8", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->keep_f8 = i == 1;
+    return OK;
+}
+
 Status set_logit_rows(Options *o, Spec *s) {
     static const char *const words[] = {"all", "auto", NULL};
     int i = spec_word(words, s->text);

@@ -3,6 +3,7 @@
    (JSON). */
 #include "frontend/report/report.h"
 #include "frontend/report/report_names.h"
+#include "passes/codes.h"
 #include "passes/passes.h"
 #include "passes/common/bounds.h"
 #include "passes/device/flow.h"
@@ -88,6 +89,7 @@ static int64_t without(const Storage *l, const Node *n) {
 }
 
 static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
+    if (codes_value(g, n->out[0]).i) return "kept for backward by --keep f8";
     if (attr_int(n, AK_user)) return "written in the model";
     if (n->flags & NODE_UPDATE && dtype_is_low(value_dtype(g, n->out[0])))
         return "the copy that products read";

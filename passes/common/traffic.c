@@ -90,18 +90,39 @@ void traffic_join(const Graph *g, Traffic *all, int values, PassCtx *cx) {
     }
 }
 
+/* The groups of g on a target, where attention is one node; heads: it reads
+   and writes them beside rows. */
+static const Flow *flow_attended(const Graph *g, TargetKind k, bool heads,
+                                 Module *aside, PassCtx *inner) {
+    Graph *copy = graph_aside(g, aside, inner->scratch);
+    copy->target = k;
+    Status s = pass_attend(aside, inner);
+    if (s == OK && heads) s = pass_heads(aside, inner);
+    if (s == OK) s = pass_dce(aside, inner);
+    if (s == OK) s = pass_fuse(aside, inner);
+    ASSERT(s == OK && "these do not fail");
+    return flow_new(copy, inner->scratch);
+}
+
+void traffic_kept(const Graph *g, bool *all, PassCtx *cx) {
+    uint32_t limit = (uint32_t)g->values.len;
+    for (TargetKind k = TARGET_CPU; k < NUM_TARGETS; k++) {
+        Module aside;
+        PassCtx inner = {arena_new(), cx->diag, cx->opt};
+        const Flow *f = flow_attended(g, k, true, &aside, &inner);
+        const bool *kept = flow_kept(f, inner.scratch);
+        for (uint32_t v = 1; v < limit; v++) all[v] |= kept[v];
+        arena_free(inner.scratch);
+    }
+}
+
 int64_t traffic_beyond_half(const Graph *g, PassCtx *cx) {
     int64_t most = 0;
     for (TargetKind k = TARGET_CPU; k < NUM_TARGETS; k++) {
         Module aside;
         PassCtx inner = {arena_new(), cx->diag, cx->opt};
-        Graph *copy = graph_aside(g, &aside, inner.scratch);
-        copy->target = k;
-        Status s = pass_attend(&aside, &inner);
-        if (s == OK) s = pass_dce(&aside, &inner);
-        if (s == OK) s = pass_fuse(&aside, &inner);
-        ASSERT(s == OK && "these do not fail");
-        const Flow *f = flow_new(copy, inner.scratch);
+        const Flow *f = flow_attended(g, k, false, &aside, &inner);
+        const Graph *copy = f->g;
         const bool *kept = flow_kept(f, inner.scratch);
         int64_t beyond = 0;
         for (uint32_t v = 1; v < (uint32_t)copy->values.len; v++) {

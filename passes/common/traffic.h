@@ -16,6 +16,10 @@ typedef struct Traffic {
    types into t[0..values), by ValueId.i. */
 void traffic_join(const Graph *g, Traffic *t, int values, PassCtx *cx);
 
+/* Sets kept[v] for values that forward stores for backward on some target,
+   where attention is one node. A view counts as the value below it. */
+void traffic_kept(const Graph *g, bool *kept, PassCtx *cx);
+
 /* Bytes kept for backward beyond 2 per floating-point element, or beyond
    half of the bytes of other values; estimated as above. */
 int64_t traffic_beyond_half(const Graph *g, PassCtx *cx);

@@ -22,6 +22,7 @@
    requires     stage PRIMITIVE
    establishes  Graph.attention
    breaks       nothing; leaves dead nodes                                   */
+#include "passes/codes.h"
 #include "passes/device/attend.h"
 #include "passes/rewrite.h"
 #include "passes/device/target.h"
@@ -50,6 +51,28 @@ static Operand repeated(const Graph *g, NodeId id, int at) {
              (d == h || from->dim[d] == to->dim[d]);
     Operand under = {value_get(g, e->in[0])->def, 0};
     return ok ? under : own;
+}
+
+/* True if v, or a value that only moves give it from, was read from codes. */
+static bool is_from_codes(const Graph *g, ValueId v) {
+    const Node *n = value_maker(g, v);
+    while (n && n->nin == 1 && !codes_source(g, v).i &&
+           (node_kind(n) == KIND_VIEW || node_kind(n) == KIND_MOVE)) {
+        v = n->in[0];
+        n = value_maker(g, v);
+    }
+    return codes_source(g, v).i != 0;
+}
+
+/* The gradient stands where the first of its nodes stood: codes of v must be
+   read by then. */
+static void find_kept_v(const Attend *a, Attention *t, const char **why) {
+    t->kept_v = t->v;
+    if (!t->dp.i || !is_from_codes(a->g, node_get(a->g, t->dp)->in[1])) return;
+    t->kept_v = (Operand){t->dp, 1};
+    if (t->v.node.i != t->y.i) t->kept_v = repeated(a->g, t->dp, 1);
+    if (t->dv.i && a->position[t->dv.i] < a->position[t->dp.i])
+        *why = "the order of its gradient";
 }
 
 /* True if values that only the attention computes have no other readers. */
@@ -139,6 +162,7 @@ static bool attend_find(Attend *a, NodeId id, Attention *t, const char **why) {
     }
     if (!attend_fits(g, t, why)) return false;
     attend_find_grad(a, t, p, y->in[0]);
+    find_kept_v(a, t, why);
     if (t->dp.i && target_of(g)->attend_columns &&
         value_dtype(g, node_get(g, t->dp)->in[0]) !=
             value_dtype(g, attend_operand(g, t->v)))
@@ -194,16 +218,27 @@ static void make_forward(Rewriter *rw, Attention *t) {
     t->lse = node_get(g, id)->out[1];
 }
 
+/* v, or what its codes stand for. */
+static ValueId kept_form(Rewriter *rw, Builder *b, ValueId v) {
+    const Attend *a = rw->user;
+    Codes c = codes_of(rw->g, &a->users, v);
+    return c.code.i ? b_cast(b, codes_read(b, c), value_dtype(rw->g, v)) : v;
+}
+
 /* The y that backward reads. If forward stores only the transposed y, for
    the next product, it is transposed back, so that y itself is not stored. */
 static ValueId again_y(Rewriter *rw, const Attention *t, ValueId dy) {
     Builder b = rw->b;
     const int64_t *back;
     const Node *n = def_of(rw->g, dy, OP_TRANSPOSE);
-    if (!t->moved.i || !n) return t->to_y;
-    attr_ints(n, AK_perm, &back);
     b.flags |= NODE_AGAIN;
-    return b_transpose(&b, node_get(rw->g, t->moved)->out[0], back);
+    if (!t->moved.i || !n) {
+        ValueId y = node_get(rw->g, t->y)->out[0], kept = kept_form(rw, &b, y);
+        return same_value(y, kept) ? t->to_y : kept;
+    }
+    attr_ints(n, AK_perm, &back);
+    ValueId moved = node_get(rw->g, t->moved)->out[0];
+    return b_transpose(&b, kept_form(rw, &b, moved), back);
 }
 
 /* Placed at the first of the nodes that read dy. */
@@ -214,6 +249,7 @@ static void make_grad(Rewriter *rw, Attention *t, ValueId dy) {
     Attr attrs[NATTR];
     int nattr = attributes(t, attrs), nin = operands(rw, t, in, 6);
     int64_t last = value_type(g, t->to_y)->rank - 1;
+    in[2] = attend_operand(g, t->kept_v);
     in[3] = dy;
     in[4] = t->lse;
     in[5] = b_reduce(b, OP_REDUCE_SUM,
@@ -258,6 +294,7 @@ Status pass_attend(Module *m, PassCtx *cx) {
         if (!target_of(g)->attend_keys) continue;
         a.uses = graph_use_counts(g, cx->scratch);
         a.users = graph_users(g, cx->scratch);
+        a.position = graph_positions(g, cx->scratch);
         a.limit = (uint32_t)g->nodes.len;
         a.of = NEW_ARRAY(cx->scratch, int, g->nodes.len);
         for (int k = 0; k < g->order.len; k++) {

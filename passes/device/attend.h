@@ -23,6 +23,7 @@ typedef struct Attention {
                               and dv */
     NodeId moved;          /* transposes y like dy is transposed back */
     Operand q, k, v, mask, rng, hide; /* hide: the condition of a where       */
+    Operand kept_v; /* v for the gradient: read from codes, or v */
     bool causal, trans_b, zeros;
     bool hide_seen; /* hide is true for visible keys instead of hidden ones */
     double scale, ratio, fill;
@@ -37,6 +38,7 @@ typedef struct Attend {
     int *of;   /* per node: 1 + number of the attention that contains the node
                 */
     UserIndex users;
+    int *position;     /* per node */
     uint32_t limit;    /* number of nodes before the pass */
     VEC(NodeId) nodes; /* nodes of the current attention */
     VEC(Attention) found;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend_scores.c: finds the scores of an attention: softmax, masks, scale,
    dropout. */
+#include "passes/codes.h"
 #include "passes/device/attend.h"
 #include "passes/rewrite.h"
 
@@ -20,7 +21,7 @@ bool attend_folds(Attend *a, ValueId v, OpCode op, ValueId x) {
 }
 
 bool attend_again(const Graph *g, ValueId x, ValueId y, int depth) {
-    if (same_value(x, y)) return true;
+    if (same_value(x, y) || same_value(codes_source(g, x), y)) return true;
     const Value *vx = value_get(g, x), *vy = value_get(g, y);
     if (!depth || vx->kind != VK_RESULT || vy->kind != VK_RESULT ||
         vx->type.i != vy->type.i)

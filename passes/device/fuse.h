@@ -33,6 +33,8 @@ typedef struct Cluster {
     int chunk; /* Loc.chunk of its nodes */
     bool before_chunks, after_chunks; /* chunks read its results; it reads
                                          results of chunks */
+    bool codes, back; /* forward makes codes there (codes.h); a part of the
+                         backward pass is there */
     bool dead;   /* merged away                                           */
     bool placed; /* in the result                                         */
 } Cluster;

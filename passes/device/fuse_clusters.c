@@ -73,6 +73,13 @@ static void start_pivots(Fuse *f) {
     }
 }
 
+/* True if forward makes codes by n: they are stored for backward, in the place
+   of larger values. */
+static bool makes_codes(const Graph *g, const Node *n) {
+    return !n->flags && n->op == OP_CAST &&
+           dtype_info[value_dtype(g, n->out[0])].stored;
+}
+
 void fuse_start_clusters(Fuse *f) {
     static const GroupKind kinds[] = {[KIND_REDUCE] = GROUP_ROW,
                                       [KIND_ANCHOR] = GROUP_ANCHOR,
@@ -93,6 +100,8 @@ void fuse_start_clusters(Fuse *f) {
                      .part = flags & NODE_UPDATE     ? 2
                              : flags & NODE_BACKWARD ? 1
                                                      : 0,
+                     .codes = makes_codes(g, node_get(g, id)),
+                     .back = (flags & NODE_BACKWARD) != 0,
                      .chunk = node_get(g, id)->loc.chunk};
         vec_push(f->a, &c.nodes, id);
         f->cluster_of[id.i] = (int)n;
@@ -295,6 +304,7 @@ bool fuse_merge(Fuse *f, int a, int b) {
     GroupKind kind = ca->kind > cb->kind ? ca->kind : cb->kind;
     if (ca->kind == GROUP_ANCHOR && cb->kind == GROUP_LIB) kind = GROUP_ANCHOR;
     if (a == b || !chunks_agree(ca, cb) || kind == GROUP_LIB ||
+        (ca->codes && cb->back) || (cb->codes && ca->back) ||
         x->len + y->len > fuse_most_nodes(f, kind == ca->kind ? ca : cb))
         return false;
     all->len = 0;
@@ -317,6 +327,8 @@ bool fuse_merge(Fuse *f, int a, int b) {
     ca->pivots |= cb->pivots;
     ca->behind |= cb->behind;
     ca->before |= cb->before;
+    ca->codes |= cb->codes;
+    ca->back |= cb->back;
     ca->before_chunks |= cb->before_chunks;
     ca->after_chunks |= cb->after_chunks;
     if (cb->part < ca->part) ca->part = part_of(f, &ca->nodes, a, b, cb->part);

@@ -506,9 +506,110 @@ KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
                                    int64_t n) {                                \
         NARROW_##E(to, from, n);                                               \
     }
-KM_BYTES(F8E4M3)
 KM_BYTES(F8E5M2)
 KM_BYTES(E8M0)
+#if defined __AVX2__ && !defined __clang__
+/* As F8E4M3_TO_F32 and F32_TO_F8E4M3, one vector at a time: gcc leaves short
+   pieces scalar, and below AVX-512 long ones, too. */
+typedef char km_char16 __attribute__((vector_size(16)));
+#ifdef __AVX512F__
+enum { KM_LANES = 16 };
+typedef km_word16 km_dwords;
+typedef km_int16 km_ints;
+typedef float km_reals __attribute__((vector_size(64)));
+
+KM_VECTOR km_dwords km_get_bytes(const uint8_t *from) {
+    km_char16 x;
+    __builtin_memcpy(&x, from, 16);
+    return (km_dwords)__builtin_ia32_pmovzxbd512_mask(x, (km_ints){0}, 0xffff);
+}
+
+KM_VECTOR void km_put_bytes(uint8_t *to, km_dwords x) {
+    km_char16 r =
+        __builtin_ia32_pmovdb512_mask((km_ints)x, (km_char16){0}, 0xffff);
+    __builtin_memcpy(to, &r, 16);
+}
+#else
+enum { KM_LANES = 8 };
+typedef km_word8 km_dwords;
+typedef int km_ints __attribute__((vector_size(32)));
+typedef km_real8 km_reals;
+
+KM_VECTOR km_dwords km_get_bytes(const uint8_t *from) {
+    long long x;
+    __builtin_memcpy(&x, from, 8);
+    return (km_dwords)__builtin_ia32_pmovzxbd256((km_char16)(km_long2){x});
+}
+
+KM_VECTOR void km_put_bytes(uint8_t *to, km_dwords x) {
+    km_half8 h = __builtin_ia32_packusdw128(
+        __builtin_ia32_vextractf128_si256((km_ints)x, 0),
+        __builtin_ia32_vextractf128_si256((km_ints)x, 1));
+    km_char16 r = __builtin_ia32_packuswb128(h, h);
+    __builtin_memcpy(to, &r, 8);
+}
+#endif
+
+KM_VECTOR km_dwords km_choose(km_ints yes, km_dwords x, km_dwords y) {
+    return ((km_dwords)yes & x) | (~(km_dwords)yes & y);
+}
+
+KM_VECTOR void WIDEN16_F8E4M3(float *to, const uint8_t *from) {
+    for (int i = 0; i < 16; i += KM_LANES) {
+        km_dwords u = km_get_bytes(from + i), mag = u & 0x7fu;
+        km_dwords normal = (mag << 20) + (120u << 23);
+        km_dwords tiny = (km_dwords)((km_reals)(normal + (1u << 23)) - 0x1p-6f);
+        km_dwords r = km_choose((km_ints)mag < 8, tiny, normal);
+        r |= (u & 0x80u) << 24;
+        r = km_choose((km_ints)mag == 0x7f, (km_dwords){0} + 0x7fc00000u, r);
+        __builtin_memcpy(to + i, &r, sizeof r);
+    }
+}
+
+KM_VECTOR void NARROW16_F8E4M3(uint8_t *to, const float *from) {
+    for (int i = 0; i < 16; i += KM_LANES) {
+        km_dwords u;
+        __builtin_memcpy(&u, from + i, sizeof u);
+        km_dwords mag = u & 0x7fffffffu;
+        km_dwords tiny = (km_dwords)((km_reals)mag + 0x1p14f) - (141u << 23);
+        km_dwords r = ((mag + 0x7ffffu + (mag >> 20 & 1u)) >> 20) - (120u << 3);
+        r = km_choose((km_ints)mag < 121 << 23, tiny, r);
+        r = km_choose((km_ints)r > 0x7f, (km_dwords){0} + 0x7fu, r);
+        km_put_bytes(to + i, r | (u >> 24 & 0x80u));
+    }
+}
+
+/* The last n < 16 elements. */
+KM_VECTOR void WIDEN_REST_F8E4M3(float *to, const uint8_t *from, int64_t n) {
+    uint8_t code[16] = {0};
+    float wide[16];
+    __builtin_memcpy(code, from, (uint64_t)n);
+    WIDEN16_F8E4M3(wide, code);
+    __builtin_memcpy(to, wide, 4 * (uint64_t)n);
+}
+
+KM_VECTOR void NARROW_REST_F8E4M3(uint8_t *to, const float *from, int64_t n) {
+    uint8_t code[16];
+    float wide[16] = {0};
+    __builtin_memcpy(wide, from, 4 * (uint64_t)n);
+    NARROW16_F8E4M3(code, wide);
+    __builtin_memcpy(to, code, (uint64_t)n);
+}
+
+KM_CALLED void WIDEN_F8E4M3(float *to, const uint8_t *from, int64_t n) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) WIDEN16_F8E4M3(to + i, from + i);
+    if (i < n) WIDEN_REST_F8E4M3(to + i, from + i, n - i);
+}
+
+KM_CALLED void NARROW_F8E4M3(uint8_t *to, const float *from, int64_t n) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) NARROW16_F8E4M3(to + i, from + i);
+    if (i < n) NARROW_REST_F8E4M3(to + i, from + i, n - i);
+}
+#else
+KM_BYTES(F8E4M3)
+#endif
 #endif
 
 #endif

@@ -104,6 +104,7 @@ static const Bound bounds[] = {
     {"--placement", "exact,head=0", "exact,head=2"},
     {"--placement", "exact,head=1", "pytorch,head=0"},
     {"--remat", "none", "most"},
+    {"--keep", "f8", "int8"},
     {"--logit-rows", "1", "0"},
     {"--logit-rows", "all", "none"},
     {"--logit-rows", "auto", "-1"},
@@ -241,7 +242,8 @@ static void dump(const Options *o, StrBuf *sb) {
 #define J_REAL(f)     OF_J("%.17g", f, double)
     INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
     INT(placement), INT(fp16_residuals), REAL(residuals), INT(wide_head),
-        INT(remat), INT(remat_bytes), INT(logit_rows), INT(objectives.len);
+        INT(remat), INT(remat_bytes), INT(keep_f8), INT(logit_rows),
+        INT(objectives.len);
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
@@ -487,6 +489,8 @@ static const struct {
     {"--shard-optimizer", NULL, "shard_optimizer=1"},
     {"--clip-previous", NULL, "clip_previous=1"},
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
+    {"--keep", "same", ""},
+    {"--keep", "f8", "keep_f8=1"},
     {"--state-dtype", "fp32", ""},
     {"--state-dtype", "bf16", "state_dtype=bf16"},
     {"--state-dtype", "int8", "state_dtype=i8"},

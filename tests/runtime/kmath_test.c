@@ -279,6 +279,29 @@ TEST_CASE(kmath, blocks_of_16_bits) {
     }
 }
 
+/* Pieces of all lengths have the numbers of single conversions. */
+TEST_CASE(kmath, pieces_of_f8) {
+    enum { MOST = 40 };
+    for (uint32_t first = 0; first < 20000; first++) {
+        int n = (int)(first % MOST);
+        uint8_t code[MOST + 1], to[MOST + 1];
+        float x[MOST + 1], wide[MOST + 1];
+        for (uint32_t i = 0; i <= MOST; i++) {
+            uint32_t u = (first * 41 + i) * 0x9e3779b1u;
+            x[i] = km_float(first % 3 ? u % 0x8000000u + 0x3c000000u : u);
+            if (u & 1) x[i] = -x[i];
+            code[i] = (uint8_t)(u >> 24), to[i] = 0x5a, wide[i] = -1;
+        }
+        WIDEN_F8E4M3(wide, code, n);
+        NARROW_F8E4M3(to, x, n);
+        for (int i = 0; i <= MOST; i++) {
+            float want = i < n ? F8E4M3_TO_F32(code[i]) : -1;
+            CHECK_EQ_INT(km_bits(wide[i]), km_bits(want));
+            CHECK_EQ_INT(to[i], i < n ? F32_TO_F8E4M3(x[i]) : 0x5a);
+        }
+    }
+}
+
 TEST_CASE(kmath, narrowing) {
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
         float x = km_float((uint32_t)u);

@@ -116,16 +116,16 @@ static const Subject subjects[] = {
      true},
 };
 
-/* ---- weights and state of fewer bits ------------------------------------- */
+/* ---- weights, state and activations of fewer bits ------------------------ */
 
 static const char layers[] =
-    "graph forward(%x: f32[16,64]) {\n"
+    "graph forward(%x: f32[B,64]) {\n"
     "  param %a: f32[64,64] = normal(0, 0.1)\n"
     "  param %b: f32[64,64] = normal(0, 0.1)\n"
-    "  %h = matmul %x, %a : f32[16,64]\n"
-    "  %r = tanh %h : f32[16,64]\n"
-    "  %y = matmul %r, %b : f32[16,64]\n"
-    "  %s = mul %y, %y : f32[16,64]\n"
+    "  %h = matmul %x, %a : f32[B,64]\n"
+    "  %r = gelu %h : f32[B,64]\n"
+    "  %y = matmul %r, %b : f32[B,64]\n"
+    "  %s = mul %y, %y : f32[B,64]\n"
     "  %loss = reduce_mean %s {axes=[0,1], keepdims=0}\n"
     "  return %loss\n}\n";
 
@@ -136,11 +136,12 @@ static const ampc_input *next_random(void *ctx, int step, size_t *nin) {
 
 /* Losses after several updates, since a code beside another is no error where
    it is drawn; the same bits eager and replayed. */
-TEST_CASE(cuda_train, masters_and_state_of_fewer_bits) {
+TEST_CASE(cuda_train, masters_state_and_activations_of_fewer_bits) {
     static const char *const options[] = {
-        "--masters none --state-dtype int8 --optimizer-in-backward",
-        "--masters kahan --state-dtype f8",
-        "--masters none --state-dtype bf16 --clip-norm 1"};
+        "--dim B=16 --masters none --state-dtype int8 --optimizer-in-backward",
+        "--dim B=16 --masters kahan --state-dtype f8",
+        "--dim B=16 --masters none --state-dtype bf16 --clip-norm 1",
+        "--dim B=64 --precision fp16 --keep f8"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         char all[200];
         DcReport report;

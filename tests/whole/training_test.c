@@ -306,6 +306,10 @@ TEST_CASE(training, same_bits_for_any_threads_and_across_resume_compact) {
                        "--state-dtype int8 --optimizer-in-backward");
 }
 
+TEST_CASE(training, same_bits_for_any_threads_and_across_resume_kept) {
+    threads_and_resume(RESNET_OPTIONS "--keep f8 --accumulate 2");
+}
+
 TEST_CASE(training, same_bits_for_any_threads_and_across_resume_fp16) {
     threads_and_resume(RESNET_OPTIONS "--precision fp16");
 }
