@@ -24,7 +24,8 @@ static double default_of(const Fn *fn, Graph *g, const FnAttr *key) {
 OptimizerSpec optimizer_default(Arena *a, const Fn *fn) {
     OptimizerSpec o = {.fn = fn};
     Graph *g = graph_new(module_new(a, ""), "defaults");
-    o.lr = default_of(fn, g, &fn->optimizer->lr);
+    o.lr = 1;
+    if (fn->optimizer->lr.name) o.lr = default_of(fn, g, &fn->optimizer->lr);
     for (int i = 0; i < fn->attrs.len; i++) {
         const FnAttr *key = &fn->attrs.data[i];
         OptimizerKey k = {key, default_of(fn, g, key)};
@@ -39,7 +40,7 @@ TransformSpec transform_default(Arena *a, const Fn *fn) {
     for (int i = 0; i < fn->attrs.len; i++) {
         const FnAttr *key = &fn->attrs.data[i];
         OptimizerKey k = {key, default_of(fn, g, key)};
-        vec_push(a, &t.keys, k);
+        if (strcmp(key->name, "salt")) vec_push(a, &t.keys, k);
     }
     return t;
 }
@@ -73,6 +74,7 @@ Status optimizer_check(const OptimizerSpec *o, Arena *a, char *msg) {
     ValueId in[] = {b_scalar(&b, DT_F64, o->lr), b_scalar(&b, DT_F64, 1)};
     const Type *types[] = {value_type(g, in[0]), value_type(g, in[1])};
     const Fn *once = o->fn->optimizer->once;
+    if (!once->results.len) return OK;
     optimizer_attrs(o, NULL, attrs);
     Node n = {.op = OP_CALL,
               .fn = once,

@@ -57,17 +57,21 @@ typedef struct OptimizerKey {
 } OptimizerKey;
 
 typedef struct OptimizerSpec {
-    const struct Fn *fn; /* the update function: optimizer.h */
-    double lr;
+    const struct Fn *fn;    /* the update function: optimizer.h */
+    double lr;              /* a wrapper's: 1, which nothing reads */
     VEC(OptimizerKey) keys; /* all keys except lr, from the definition */
 } OptimizerSpec;
 
 /* A function gradient_NAME(g, p; keys) of optimizers.amp that transforms
-   each gradient before the optimizer reads it. */
+   each gradient before the optimizer reads it. Operands behind p, by name: t,
+   the number of the step, and rng, the key of random numbers of the step; key
+   salt is their stream, and no user's. */
 typedef struct TransformSpec {
     const struct Fn *fn;
     VEC(OptimizerKey) keys;
 } TransformSpec;
+
+enum { MAX_WRAPPERS = 8 };
 
 typedef struct ParamGroup {
     Str glob;
@@ -114,6 +118,7 @@ typedef struct Objective {
     params; /* globs; empty: every parameter that the loss depends
                on */
     OptimizerSpec optimizer;
+    VEC(OptimizerSpec) wrappers; /* around it, in order; at most MAX_WRAPPERS */
     VEC(ParamGroup) param_groups;
     ScheduleSpec schedule;
     double clip_norm, clip_value;  /* 0: off */

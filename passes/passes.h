@@ -36,6 +36,7 @@ PassFn pass_samples; /* shares of micro-batches, masks of samples         */
 bool samples_sum(const Graph *g);
 ValueId samples_weigh(Graph *g);
 bool samples_all(Graph *g);
+PassFn pass_perturb;   /* train: the loss where a wrapper wants its gradient */
 PassFn pass_policy;    /* classes from --amp-policy */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_factors;   /* f32 products that GPUs may round           */
@@ -73,11 +74,17 @@ PassFn pass_memplan;  /* offsets                                           */
 Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads);
 
+/* autodiff.c: the variables that the objective trains and `loss` depends on;
+   params has an entry for each variable of the module. */
+int trained_params(const Graph *g, Arena *scratch, const Objective *j,
+                   ValueId loss, ValueId *params);
+
 /* autocast.c: multiply-adds of a matrix product; 0 for gradients of a
    convolution's weight, and for calls. */
 double product_work(const Graph *g, const Node *n);
 
-/* step_scale.c, for pass_autodiff: the scale of this step's loss. */
+/* step_scale.c, for passes perturb and autodiff: the scale of this step's
+   loss. */
 ValueId optimizer_scale(Builder *b, const Options *o);
 /* The variable that holds the 16-bit copy of variable v; none: it has no
    copy. */

@@ -22,10 +22,16 @@ static void put_key(const FnAttr *a, double value) {
     putchar('\n');
 }
 
+static const char *const kinds[NUM_ROLES] = {
+    [ROLE_OPTIMIZER] = "",
+    [WRAPPER_BEFORE] = " (--wrapper, before the gradient)",
+    [WRAPPER_AFTER] = " (--wrapper, after the step)"};
+
 static void put_optimizer(Arena *a, const Fn *f) {
     OptimizerSpec o = optimizer_default(a, f);
-    printf("%s: %s\n", f->info.text, f->optimizer->source);
-    put_key(&f->optimizer->lr, o.lr);
+    printf("%s%s: %s\n", f->info.text, kinds[f->optimizer->role],
+           f->optimizer->source);
+    if (f->optimizer->lr.name) put_key(&f->optimizer->lr, o.lr);
     for (int i = 0; i < o.keys.len; i++)
         put_key(o.keys.data[i].key, o.keys.data[i].value);
 }
@@ -33,8 +39,9 @@ static void put_optimizer(Arena *a, const Fn *f) {
 int cmd_list_optimizers(int argc, char **argv) {
     int status = OK;
     Arena *a = arena_new();
-    for (const Fn *f = NULL; argc == 1 && (f = optimizer_next(f));)
-        put_optimizer(a, f);
+    for (int role = 0; role < NUM_ROLES && argc == 1; role++)
+        for (const Fn *f = NULL; (f = optimizer_next(f, role));)
+            put_optimizer(a, f);
     for (int i = 1; i < argc; i++) {
         const Fn *f = optimizer_find(NULL, argv[i]);
         if (f) {
@@ -43,8 +50,9 @@ int cmd_list_optimizers(int argc, char **argv) {
         }
         char text[NEAR_TEXT];
         Near near = near_to(argv[i]);
-        for (f = NULL; (f = optimizer_next(f));)
-            near_offer(&near, f->info.text);
+        for (int role = 0; role < NUM_ROLES; role++)
+            for (f = NULL; (f = optimizer_next(f, role));)
+                near_offer(&near, f->info.text);
         fprintf(stderr,
                 "ampc: error: no optimizer is called '%.200s'%s; ampc "
                 "--list-optimizers prints all\n",

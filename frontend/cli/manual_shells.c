@@ -30,9 +30,16 @@ static void put_losses(StrBuf *sb) {
         if (fn_std_at(i)->loss) sb_printf(sb, "%s ", fn_std_at(i)->loss);
 }
 
-static void put_optimizers(StrBuf *sb) {
-    for (const Fn *f = NULL; (f = optimizer_next(f));)
+static void put_role(StrBuf *sb, OptimizerRole role) {
+    for (const Fn *f = NULL; (f = optimizer_next(f, role));)
         sb_printf(sb, "%s ", f->info.text);
+}
+
+static void put_optimizers(StrBuf *sb) { put_role(sb, ROLE_OPTIMIZER); }
+
+static void put_wrappers(StrBuf *sb) {
+    put_role(sb, WRAPPER_BEFORE);
+    put_role(sb, WRAPPER_AFTER);
 }
 
 static void put_precisions(StrBuf *sb) {
@@ -45,6 +52,7 @@ static const struct {
     void (*put)(StrBuf *sb);
 } named_values[] = {{"--loss", put_losses},
                     {"--optimizer", put_optimizers},
+                    {"--wrapper", put_wrappers},
                     {"--precision", put_precisions}};
 enum { NUM_NAMED = sizeof named_values / sizeof *named_values };
 

@@ -109,6 +109,8 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
     if (options_train(o)) {
         sb_printf(sb, "\noptimizer   %s, lr %g %s", j->optimizer.fn->info.text,
                   j->optimizer.lr, j->schedule.row->word);
+        for (int i = 0; i < j->wrappers.len; i++)
+            sb_printf(sb, ", wrapper %s", j->wrappers.data[i].fn->info.text);
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
         for (int i = 0; i < j->transforms.len; i++)

@@ -187,6 +187,7 @@ static const struct ObjectiveKey {
 } objective_keys[] = {{"loss", set_loss},
                       {"params", set_params},
                       {"optimizer", set_optimizer},
+                      {"wrapper", add_wrapper},
                       {"param_group", set_param_group},
                       {"lr_schedule", set_schedule},
                       {"clip_norm", set_clip_norm},

@@ -42,16 +42,23 @@ static Status read_optimizer(Options *o, Spec *s, const char *word,
                           strlen(text), out);
 }
 
-/* An optimizer of the library, or one from a file. */
-static Status find_optimizer(Options *o, Spec *s, const Fn **out) {
+/* An optimizer of the library, or one from a file; or a wrapper. */
+static Status find_optimizer(Options *o, Spec *s, bool wrapper,
+                             const Fn **out) {
     const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
     char *word = spec_next(s);
     size_t n = strlen(word);
     int i = 0;
-    if (n > 4 && !strcmp(word + n - 4, ".amp"))
-        return read_optimizer(o, s, word, out);
-    for (const Fn *f = NULL; (f = optimizer_next(f));)
-        words[i++] = f->info.text;
+    if (n > 4 && !strcmp(word + n - 4, ".amp")) {
+        TRY(read_optimizer(o, s, word, out));
+        if (wrapper == ((*out)->optimizer->role != ROLE_OPTIMIZER)) return OK;
+        return spec_error(s, "%s defines a%s; give it to %s", word,
+                          wrapper ? "n optimizer" : " wrapper",
+                          optimizer_option(*out));
+    }
+    for (int role = 0; role < NUM_ROLES; role++)
+        for (const Fn *f = NULL; (f = optimizer_next(f, role));)
+            if (wrapper == (role != ROLE_OPTIMIZER)) words[i++] = f->info.text;
     TRY(spec_pick(s, words, word, &i));
     *out = optimizer_find(NULL, word);
     return OK;
@@ -69,26 +76,53 @@ static SpecKey spec_key(const FnAttr *a, double *real, bool *flag) {
     return k;
 }
 
-Status set_optimizer(Options *o, Spec *s) {
-    const Fn *fn;
-    TRY(find_optimizer(o, s, &fn));
-    Objective *j;
-    TRY(spec_objective(o, s, &j));
-    OptimizerSpec *p = &j->optimizer;
-    *p = optimizer_default(o->arena, fn);
-    SpecKey keys[MAX_OP_ATTRS + 2] = {{0}};
+/* The keys behind the name of an optimizer or wrapper. */
+static Status optimizer_keys(Options *o, Spec *s, OptimizerSpec *p) {
+    const FnAttr *lr = &p->fn->optimizer->lr;
+    SpecKey keys[MAX_OP_ATTRS + 2] = {{0}}, *rest = keys;
     bool flag[MAX_OP_ATTRS];
     char msg[MSG_TEXT];
-    keys[0] = spec_key(&fn->optimizer->lr, &p->lr, NULL);
+    if (lr->name) *rest++ = spec_key(lr, &p->lr, NULL);
     for (int i = 0; i < p->keys.len; i++) {
         OptimizerKey *k = &p->keys.data[i];
         flag[i] = k->value != 0;
-        keys[i + 1] = spec_key(k->key, &k->value, &flag[i]);
+        rest[i] = spec_key(k->key, &k->value, &flag[i]);
     }
     TRY(spec_keys(s, keys));
     for (int i = 0; i < p->keys.len; i++)
-        if (keys[i + 1].flag) p->keys.data[i].value = flag[i];
+        if (rest[i].flag) p->keys.data[i].value = flag[i];
     if (optimizer_check(p, o->arena, msg)) return spec_error(s, "%s", msg);
+    return OK;
+}
+
+Status set_optimizer(Options *o, Spec *s) {
+    const Fn *fn;
+    Objective *j;
+    TRY(find_optimizer(o, s, false, &fn));
+    TRY(spec_objective(o, s, &j));
+    j->optimizer = optimizer_default(o->arena, fn);
+    return optimizer_keys(o, s, &j->optimizer);
+}
+
+Status add_wrapper(Options *o, Spec *s) {
+    const Fn *fn;
+    Objective *j;
+    TRY(find_optimizer(o, s, true, &fn));
+    TRY(spec_objective(o, s, &j));
+    OptimizerSpec p = optimizer_default(o->arena, fn);
+    TRY(optimizer_keys(o, s, &p));
+    for (int i = 0; i < j->wrappers.len; i++) {
+        const Fn *other = j->wrappers.data[i].fn;
+        if (other->optimizer->role == WRAPPER_BEFORE &&
+            fn->optimizer->role == WRAPPER_BEFORE)
+            return spec_error(s,
+                              "%s and %s both choose where the gradient is "
+                              "computed; leave one of them out",
+                              other->info.text, fn->info.text);
+    }
+    if (j->wrappers.len == MAX_WRAPPERS)
+        return spec_error(s, "more than %d wrappers", MAX_WRAPPERS);
+    vec_push(o->arena, &j->wrappers, p);
     return OK;
 }
 

@@ -144,7 +144,7 @@ struct Module;
 /* lx is at `def`; the function is allocated in arena a. It may call the
    library's functions above it, and the functions of m (NULL: none). */
 Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
-/* lx is at `optimizer` (optimizer.h). */
+/* lx is at `optimizer` or `wrapper` (optimizer.h). */
 Status parse_optimizer(Lexer *lx, Arena *a, const struct Module *m,
                        const Fn **update);
 /* lx is at the `gradient` of a rule; ops[0..*n) receives the ops that the

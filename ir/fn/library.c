@@ -23,7 +23,7 @@ static Status read_one(Lexer *lx, Arena *a) {
             vec_push(a, &library, f);
         return OK;
     }
-    if (lex_is_word(lx, "optimizer")) {
+    if (optimizer_begins(lx)) {
         const Fn *update, *part;
         TRY(parse_optimizer(lx, a, NULL, &update));
         for (int i = 0; (part = optimizer_part(update->optimizer, i)); i++)

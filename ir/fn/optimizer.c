@@ -100,13 +100,26 @@ static Status parse_keys(DefParser *p, Optimizer *o) {
         }
         TRY(lex_take(lx, ',', &more));
     }
-    if (o->lr.name) return OK;
-    return lex_fail(lx, &lx->tok, "an optimizer has a key lr");
+    if (!o->lr.name == (o->role != ROLE_OPTIMIZER)) return OK;
+    return lex_fail(lx, &lx->tok,
+                    o->lr.name ? "a wrapper has no key lr: it is that of the "
+                                 "optimizer, which once (lr, t) reads"
+                               : "an optimizer has a key lr");
+}
+
+/* Reads `before` or `after`; the parser of the title passes one word. */
+static Status parse_role(Lexer *lx, Optimizer *o) {
+    if (!lex_is_word(lx, "wrapper")) return OK;
+    TRY(lex_next(lx));
+    o->role = lex_is_word(lx, "before") ? WRAPPER_BEFORE : WRAPPER_AFTER;
+    if (o->role == WRAPPER_BEFORE || lex_is_word(lx, "after")) return OK;
+    return lex_expected(lx, "'before' or 'after'");
 }
 
 static Status parse_title(DefParser *p, Optimizer *o) {
     Lexer *lx = p->lx;
     bool comma;
+    TRY(parse_role(lx, o));
     TRY(def_title(p, "the optimizer's name"));
     TRY(lex_expect(lx, '('));
     Token at = lx->tok;
@@ -118,7 +131,10 @@ static Status parse_title(DefParser *p, Optimizer *o) {
                  p->fn->operands.data[i].kind == FO_FLOAT;
     if (!comma)
         return lex_fail(lx, &at,
-                        "the operands are a parameter and its gradient");
+                        o->role == WRAPPER_AFTER
+                            ? "the operands are a parameter and its value "
+                              "before the optimizer's step"
+                            : "the operands are a parameter and its gradient");
     TRY(parse_keys(p, o));
     return lex_expect(lx, ')');
 }
@@ -133,6 +149,8 @@ static Status parse_state(DefParser *p, Optimizer *o) {
     TRY(def_name(p, "the state's name", &s.name));
     const Fn *f = p->fn;
     bool used = s.name == o->lr.name;
+    if (o->role == WRAPPER_BEFORE)
+        return lex_fail(lx, &at, "a wrapper before the gradient has no state");
     for (int i = 0; i < f->operands.len; i++)
         used |= f->operands.data[i].name == s.name;
     for (int i = 0; i < f->attrs.len; i++)
@@ -169,6 +187,8 @@ static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
     bool given;
     TRY(def_word(lx, "once", &given));
     Token at = lx->tok;
+    if (given && o->role == WRAPPER_BEFORE)
+        return lex_fail(lx, &at, "a wrapper before the gradient has no once");
     if (given) {
         TRY(lex_expect(lx, '('));
         TRY(def_names(p, "the name of the learning rate", &in));
@@ -183,9 +203,9 @@ static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
         TRY(def_open_block(p, &f->body.block));
         TRY(lex_next(lx));
     } else {
-        vec_push(p->a, &in, o->lr.name);
+        vec_push(p->a, &in, intern("lr"));
         vec_push(p->a, &in, intern("t"));
-        vec_push(p->a, &out, o->lr.name);
+        if (o->lr.name) vec_push(p->a, &out, o->lr.name);
     }
     for (int i = 0; i < 2; i++)
         def_add_operand(f, (FnOperand){in.data[i], FO_FLOAT, false});
@@ -396,8 +416,8 @@ Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
         const Fn *update = NULL;
         Fn *f;
         bool def = lex_is_word(&lx, "def");
-        if (!def && !lex_is_word(&lx, "optimizer"))
-            return lex_expected(&lx, "'def' or 'optimizer'");
+        if (!def && !optimizer_begins(&lx))
+            return lex_expected(&lx, "'def', 'optimizer' or 'wrapper'");
         if (*out)
             return lex_fail(&lx, &lx.tok,
                             "a file has one optimizer, at "
@@ -420,11 +440,22 @@ const Fn *optimizer_find(const Module *m, const char *name) {
     return f && f->optimizer && f->optimizer->update == f ? f : NULL;
 }
 
-const Fn *optimizer_next(const Fn *f) {
+const char *optimizer_option(const Fn *update) {
+    return update->optimizer->role == ROLE_OPTIMIZER ? "--optimizer"
+                                                     : "--wrapper";
+}
+
+bool optimizer_begins(const Lexer *lx) {
+    return lex_is_word(lx, "optimizer") || lex_is_word(lx, "wrapper");
+}
+
+const Fn *optimizer_next(const Fn *f, OptimizerRole role) {
     bool found = !f;
     for (int i = 0; i < fn_std_count(); i++) {
         const Fn *x = fn_std_at(i);
-        if (found && x->optimizer && x->optimizer->update == x) return x;
+        if (found && x->optimizer && x->optimizer->update == x &&
+            x->optimizer->role == role)
+            return x;
         found |= x == f;
     }
     return NULL;
@@ -452,6 +483,14 @@ void optimizer_keep(Module *m, const Fn *update) {
     const Fn *f;
     for (int i = 0; i < o->helpers.len; i++) keep_part(m, o->helpers.data[i]);
     for (int i = 0; (f = optimizer_part(o, i)); i++) keep_part(m, f);
+}
+
+Str optimizer_shares_state(const Optimizer *a, const Optimizer *b) {
+    for (int i = 0; i < a->states.len; i++)
+        for (int k = 0; k < b->states.len; k++)
+            if (a->states.data[i].name == b->states.data[k].name)
+                return a->states.data[i].name;
+    return NULL;
 }
 
 bool optimizer_evaluates(const Optimizer *o) {

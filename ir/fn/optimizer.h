@@ -29,7 +29,15 @@
    `from` and `to` (or `below`, which excludes HI) limit the values of a key.
    A definition becomes functions (fn.h): NAME_once, NAME_TOTAL for each total,
    and NAME, which has the totals as operands; NAME is `whole` if each element
-   is computed by itself. */
+   is computed by itself.
+
+   A wrapper has the same form, but for lr, which is no key of it:
+
+     wrapper before NAME(p, g; ..)     gives the p at which the optimizer's
+                                       gradient is computed, from the gradient
+                                       g at p; without `once` and state
+     wrapper after NAME(p, old; ..)    changes the p that the optimizer has
+                                       made of old */
 #ifndef AMPC_IR_FN_OPTIMIZER_H
 #define AMPC_IR_FN_OPTIMIZER_H
 
@@ -43,14 +51,22 @@ typedef struct OptimizerState {
     const Expr *when; /* NULL: always */
 } OptimizerState;
 
+typedef enum OptimizerRole {
+    ROLE_OPTIMIZER,
+    WRAPPER_BEFORE,
+    WRAPPER_AFTER,
+    NUM_ROLES
+} OptimizerRole;
+
 typedef struct Optimizer {
+    OptimizerRole role;
     const Fn *once; /* operands lr, t */
     VEC(const Fn *)
     totals;           /* operands as update, without totals that come
                          later; result: the sum for one parameter */
     const Fn *update; /* operands p, g, whether all is finite, the results of
                          once, the totals, the state; results p, the state */
-    FnAttr lr;        /* not an attribute of the functions */
+    FnAttr lr;        /* not an attribute of the functions; wrappers lack it */
     VEC(OptimizerState) states;
     VEC(const Fn *) helpers; /* functions above it that it may call */
     Str source;              /* NULL */
@@ -58,8 +74,13 @@ typedef struct Optimizer {
 
 /* An optimizer of std.amp or of the module; NULL: unknown name. */
 const Fn *optimizer_find(const Module *m, const char *name);
-/* The library's next optimizer after `f`, or the first; NULL: no more. */
-const Fn *optimizer_next(const Fn *f);
+/* The library's next optimizer of that role after `f`, or the first; NULL: no
+   more. */
+const Fn *optimizer_next(const Fn *f, OptimizerRole role);
+/* The option that takes it. */
+const char *optimizer_option(const Fn *update);
+/* True if a definition begins at the current token. */
+bool optimizer_begins(const Lexer *lx);
 
 /* The functions of the definition, each behind those that it needs; NULL: no
    more. */
@@ -67,6 +88,8 @@ const Fn *optimizer_part(const Optimizer *o, int i);
 /* Adds them to the module's functions, behind those that they may call. */
 void optimizer_keep(Module *m, const Fn *update);
 
+/* The name of a state that both have; NULL: none. */
+Str optimizer_shares_state(const Optimizer *a, const Optimizer *b);
 /* Whether there is a state `evaluated`. */
 bool optimizer_evaluates(const Optimizer *o);
 

@@ -462,7 +462,7 @@ static Status parse_file(Parser *p) {
         if (lex_is_word(lx, "def")) {
             TRY(parse_def(lx, p->m->arena, p->m, &f));
             vec_push(p->m->arena, &p->m->fns, f);
-        } else if (lex_is_word(lx, "optimizer")) {
+        } else if (optimizer_begins(lx)) {
             const Fn *update;
             TRY(parse_optimizer(lx, p->m->arena, p->m, &update));
             optimizer_keep(p->m, update);

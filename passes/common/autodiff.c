@@ -515,8 +515,34 @@ static Status check_writes(const Graph *g, Diag *d) {
     return OK;
 }
 
+int trained_params(const Graph *g, Arena *scratch, const Objective *j,
+                   ValueId loss, ValueId *params) {
+    const Module *m = g->module;
+    const bool *needs = needed_by(g, scratch, &loss, 1);
+    int n = 0;
+    for (int k = 0; k < m->vars.len; k++) {
+        ValueId v = graph_find_var(g, k);
+        const Var *var = &m->vars.data[k];
+        if (var->kind == VAR_PARAM && is_value(v) && needs[v.i] &&
+            objective_trains(j, var->name))
+            params[n++] = v;
+    }
+    return n;
+}
+
+/* Removes that output, if there is one. */
+static ValueId take_output(Graph *g, Str name) {
+    ValueId v = graph_output(g, name);
+    int kept = 0;
+    for (int i = 0; i < g->outputs.len; i++)
+        if (g->outputs.data[i].name != name)
+            g->outputs.data[kept++] = g->outputs.data[i];
+    g->outputs.len = kept;
+    return v;
+}
+
 /* Gradients of the parameters that the objective trains and its loss is
-   computed from. */
+   computed from; or, by pass perturb, of what stands in their places. */
 static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     const Module *m = g->module;
     int nnode = g->order.len, n = 0;
@@ -526,17 +552,19 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
                     "graph %s has no output %s to differentiate", g->name,
                     own_output(OUT_LOSS, g->objective));
     TRY(check_train(g, cx, loss));
-    const bool *needs = needed_by(g, cx->scratch, &loss, 1);
+    ValueId *params = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
     ValueId *want = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
     ValueId *grads = NEW_ARRAY(cx->scratch, ValueId, m->vars.len + 1);
-    for (int k = 0; k < m->vars.len; k++) {
-        ValueId v = graph_find_var(g, k);
-        const Var *var = &m->vars.data[k];
-        if (var->kind == VAR_PARAM && is_value(v) && needs[v.i] &&
-            objective_trains(j, var->name))
-            want[n++] = v;
-    }
+    n = trained_params(g, cx->scratch, j, loss, params);
     if (n == 0) return nothing_trains(g, cx->diag, loss);
+    for (int k = 0; k < n; k++) {
+        Str name = value_get(g, params[k])->name;
+        want[k] = take_output(g, family_name(FAMILY_MOVED, name));
+        if (!is_value(want[k])) want[k] = params[k];
+    }
+    ValueId moved = take_output(g, own_output(OUT_MOVED_LOSS, g->objective));
+    if (is_value(moved)) loss = moved;
+    const bool *needs = needed_by(g, cx->scratch, &loss, 1);
     TRY(check_writes(g, cx->diag));
     Builder b = {.g = g, .flags = NODE_BACKWARD};
     bool scaled = module_find_own_var(m, OWN_SCALE, g->objective) >= 0;
@@ -545,7 +573,7 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
                  grads));
     Status s = OK;
     for (int k = 0; k < n; k++) {
-        Str name = value_get(g, want[k])->name;
+        Str name = value_get(g, params[k])->name;
         DType d = value_dtype(g, want[k]);
         bool low = dtype_is_low(d) && cx->opt->masters != MASTERS_F32;
         if (d != DT_F32 && !low && !(m->rule && d == m->low))

@@ -56,6 +56,18 @@ static ValueId call(Builder *b, const char *fn, const ValueId *in, int nin,
     return node_get(b->g, id)->out[0];
 }
 
+ValueId compact_random(Builder *b) {
+    Graph *g = b->g;
+    int64_t start = 0, each = 1, size = 1;
+    Attr part[] = {attr_v(AK_starts, &start, 1), attr_v(AK_steps, &each, 1),
+                   attr_v(AK_sizes, &size, 1)};
+    Attr axis = attr_i(AK_axis, 0);
+    ValueId rng = graph_own_var(g, OWN_RNG, 0), in[2];
+    in[0] = build(b, OP_SLICE, &rng, 1, part, 3, DT_DEFAULT, NULL);
+    in[1] = b_reshape(b, graph_own_var(g, OWN_STEP, 0), 1, &size);
+    return build(b, OP_CONCAT, in, 2, &axis, 1, DT_DEFAULT, NULL);
+}
+
 /* A random number for each element of x, one of Philox for each line along the
    last axis: one of its own would cost ten rounds of Philox. */
 static ValueId random_numbers(Builder *b, ValueId x, const CompactVar *c) {
@@ -63,7 +75,7 @@ static ValueId random_numbers(Builder *b, ValueId x, const CompactVar *c) {
     int last = t.rank - 1;
     Attr stream = attr_i(AK_salt, FIRST_SALT + c->of),
          axis = attr_i(AK_axis, last);
-    ValueId rng = graph_own_var(b->g, OWN_RNG, 0), in[2];
+    ValueId rng = compact_random(b), in[2];
     in[1] = build_gen(b, OP_IOTA, NULL, 0, &axis, 1,
                       type_make(DT_F32, t.rank, t.dim), NULL);
     bool lines = t.dim[last] <= LONGEST_LINE;

@@ -8,8 +8,8 @@
    All is part of the one kernel that updates the parameter. Rounding to nearest
    would lose each change below half a unit in the last place, which is most
    changes of a weight and all changes of a slow mean; stochastic rounding is
-   correct on average. Its random numbers are those of dropout: a function of
-   the seed, the step and the place of the element.
+   correct on average. Its random numbers are a function of the seed, the step
+   and the place of the element.
 
    kahan: the state `remainder` has what bf16 leaves of the parameter.
 
@@ -24,8 +24,12 @@
 #include "ir/fn/optimizer.h"
 #include "passes/options.h"
 
-/* True if updates read random numbers. */
+/* True if updates round stochastically. */
 bool compact_draws(const Options *o);
+/* The key of random numbers that updates read: the seed and the number of
+   steps before this one, which are the same on all ranks; ampc.rng counts
+   forward passes, and each rank makes its own. */
+ValueId compact_random(Builder *b);
 /* Makes the parameters to which --masters applies bf16. */
 Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch);
 

@@ -98,7 +98,6 @@ static void make_micro(const Graph *train, PassCtx *cx) {
         step_set_loss(&s, b_where(&s.b, some, s.loss, f32c(&s, 0)));
     }
     take_outputs(&s);
-    if (compact_draws(cx->opt)) graph_own_var(g, OWN_RNG, 0);
     ValueId *least = s.grads.data; /* passes the flag of a bad micro-batch to
                                       the update */
     for (int i = 1; i < s.grads.len; i++)
@@ -168,17 +167,41 @@ static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
     return ERR_USAGE;
 }
 
+/* A parameter has each state once: of the optimizer, or of one wrapper. */
+static Status check_states(const Module *m, PassCtx *cx, const Objective *j,
+                           const OptimizerSpec *wrapper) {
+    const Optimizer *mine = wrapper->fn->optimizer;
+    const OptimizerSpec *other = &j->optimizer;
+    for (int i = -1; i < j->wrappers.len; i++) {
+        if (i >= 0) other = &j->wrappers.data[i];
+        if (other == wrapper) break;
+        const char *twice = optimizer_shares_state(mine, other->fn->optimizer);
+        if (!twice) continue;
+        fail(cx->diag, (Loc){.file = m->file},
+             "--wrapper %s: %s %s has a state '%s', too; rename one of them",
+             wrapper->fn->info.text, optimizer_option(other->fn),
+             other->fn->info.text, twice);
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 /* State belongs to a parameter, so that only one objective may change it. */
 static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
                               const Objective *j) {
     const Fn *fn = j->optimizer.fn;
-    if (cx->opt->average.fn && optimizer_evaluates(fn->optimizer)) {
+    bool wraps = false;
+    for (int i = 0; i < j->wrappers.len; i++)
+        wraps |= j->wrappers.data[i].fn->optimizer->role == WRAPPER_AFTER;
+    if ((cx->opt->average.fn || wraps) && optimizer_evaluates(fn->optimizer)) {
         fail(cx->diag, (Loc){.file = m->file},
-             "--ema and --swa: --optimizer %s computes itself what evaluation "
+             "%s: --optimizer %s computes itself what evaluation "
              "reads; leave one of both out",
-             fn->info.text);
+             wraps ? "--wrapper" : "--ema and --swa", fn->info.text);
         return ERR_USAGE;
     }
+    for (int i = 0; i < j->wrappers.len; i++)
+        TRY(check_states(m, cx, j, &j->wrappers.data[i]));
     for (int i = 0; i < j->param_groups.len; i++)
         TRY(check_glob(m, cx, j, "--param-group",
                        j->param_groups.data[i].glob));
@@ -212,7 +235,6 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     s.labels = samples_all(train);
     s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);
-    if (compact_draws(cx->opt)) graph_own_var(train, OWN_RNG, 0);
     write_forward(&s);
     TRY(step_emit(&s));
     average_buffers(&s.b, cx->opt, train, s.share, s.ok);

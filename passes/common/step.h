@@ -13,8 +13,9 @@
 typedef VEC(ValueId) Values;
 
 /* Values of this step, shared by parameters with equal options: the results
-   of the optimizer's `once`. */
+   of `once` of the optimizer or a wrapper. */
 typedef struct Rates {
+    const OptimizerSpec *spec;
     double weight_decay, lr_scale;
     ValueId of[MAX_FN_OPERANDS];
 } Rates;
@@ -86,6 +87,8 @@ Status step_emit(Step *s);
 
 /* Replaces the loss of the program. */
 void step_set_loss(Step *s, ValueId loss);
+/* Unscales a part of the gradients, and returns the sum of their squares. */
+ValueId step_unscale(Step *s, EarlyPart part);
 /* Unscales a part of the gradients; s->ok: they and all earlier ones are
    finite. The last part gives their norm. */
 void step_check(Step *s, EarlyPart part, bool last);
@@ -100,6 +103,8 @@ Status step_transform(Step *s, EarlyPart part);
 
 /* Updates the parameters of a part, and their state. */
 Status step_update(Step *s, EarlyPart part);
+/* What a wrapper before the gradient puts in the place of parameters. */
+Status step_move(Step *s, const OptimizerSpec *wrapper, ValueId *moved);
 /* A program's text must define the functions that it calls. */
 void step_keep_definition(Module *m, const Fn *fn);
 

@@ -2,10 +2,14 @@
 /* step_gradients.c: gradients between backward and update: unscale, check,
    norm, clip, transform. The sum of squares is f64, in which finite f32
    gradients cannot overflow, so one isfinite of it is the whole check. */
+#include "passes/common/compact.h"
 #include "passes/common/step.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Streams of random numbers that no model and no stochastic rounding uses. */
+#define FIRST_SALT ((int64_t)3 << 29)
 
 /* ---- unscale, check, norm, clip ------------------------------------------ */
 
@@ -33,8 +37,7 @@ static ValueId unscale(Step *s) {
     return by.i ? b1(&s->b, OP_RECIPROCAL, by, DT_F32) : NO_VALUE;
 }
 
-/* Gradients divided by scale and shares, and the sum of their squares. */
-static ValueId sum_squares(Step *s, EarlyPart part) {
+ValueId step_unscale(Step *s, EarlyPart part) {
     ValueId inv = unscale(s), total = f64c(s, 0), sq;
     int64_t axes[MAX_RANK];
     for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
@@ -68,7 +71,7 @@ static ValueId sum_parts(Step *s) {
 /* True if the gradients of a part and of all earlier parts are finite. */
 void step_check(Step *s, EarlyPart part, bool last) {
     bool whole = last && !s->finite.i;
-    ValueId total = sum_squares(s, part), finite;
+    ValueId total = step_unscale(s, part), finite;
     if (s->bad.i) total = b_where(&s->b, s->bad, f64c(s, NAN), total);
     finite = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
     s->ok = s->finite =
@@ -113,23 +116,39 @@ static Status check_parts(Step *s, const TransformSpec *t, NodeId id) {
     return ERR_USAGE;
 }
 
+/* An operand behind the gradient and the parameter. */
+static ValueId named_operand(Step *s, Str name) {
+    if (!strcmp(name, "t")) return s->number;
+    ASSERT(!strcmp(name, "rng"));
+    return compact_random(&s->b);
+}
+
+/* Transform number k of the gradient of parameter p. */
+static Status transform(Step *s, int k, int p) {
+    const TransformSpec *t = &s->objective->transforms.data[k];
+    const Fn *fn = t->fn;
+    int nattr = t->keys.len, variable = value_get(s->g, s->params.data[p])->var;
+    Attr attrs[MAX_OP_ATTRS];
+    ValueId in[MAX_FN_OPERANDS] = {s->grads.data[p],
+                                   b_cast(&s->b, s->params.data[p], DT_F32)};
+    for (int i = 2; i < fn->operands.len; i++)
+        in[i] = named_operand(s, fn->operands.data[i].name);
+    for (int i = 0; i < nattr; i++)
+        attrs[i] =
+            attr_named_f(t->keys.data[i].key->name, t->keys.data[i].value);
+    if (fn_attr(fn, "salt"))
+        attrs[nattr++] = attr_i(
+            AK_salt, FIRST_SALT + variable * s->objective->transforms.len + k);
+    NodeId id =
+        build_call(&s->b, fn, in, fn->operands.len, attrs, nattr, 1, NULL);
+    TRY(check_parts(s, t, id));
+    s->grads.data[p] = node_get(s->g, id)->out[0];
+    return OK;
+}
+
 Status step_transform(Step *s, EarlyPart part) {
-    for (int k = 0; k < s->objective->transforms.len; k++) {
-        const TransformSpec *t = &s->objective->transforms.data[k];
-        Attr attrs[MAX_OP_ATTRS];
-        for (int i = 0; i < t->keys.len; i++)
-            attrs[i] =
-                attr_named_f(t->keys.data[i].key->name, t->keys.data[i].value);
-        for (int i = 0; i < part.n; i++) {
-            int p = part.which[i];
-            ValueId in[] = {s->grads.data[p],
-                            b_cast(&s->b, s->params.data[p], DT_F32)};
-            NodeId id =
-                build_call(&s->b, t->fn, in, 2, attrs, t->keys.len, 1, NULL);
-            TRY(check_parts(s, t, id));
-            s->grads.data[p] = node_get(s->g, id)->out[0];
-        }
-    }
+    for (int k = 0; k < s->objective->transforms.len; k++)
+        for (int i = 0; i < part.n; i++) TRY(transform(s, k, part.which[i]));
     return OK;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optimizers_test.c: every optimizer compared with its source, over 20 steps
    (tests/optimizers/reference.txt, which make.py there recorded in f64),
-   averages of parameters (averages.txt, make_averages.py), and optimizers
-   written by users.
+   averages of parameters (averages.txt, make_averages.py), wrappers and noise
+   (wrappers.txt, make_wrappers.py), and optimizers written by users.
 
    The loss is the sum of x*p over parameters p: the inputs are the gradients.
- */
+   Cases "net_.." have a small network with a batch normalisation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +33,24 @@ static const char model[] =
     "  %loss = add %s, %sz : f32[]\n"
     "  return %loss\n"
     "}\n";
+
+static const char net[] =
+    "model net(x: f32[5,4], t: f32[5,2]) {\n"
+    "  param w1: f32[4,4] = normal(0.1)\n"
+    "  param w2: f32[4,2] = normal(0.1)\n"
+    "  y = tanh(BatchNorm(x @ w1, scope=\"bn\")) @ w2 - t\n"
+    "  return loss = reduce_mean(y * y, axes=[0,1], keepdims=0)\n}\n";
+
+static const struct NetVar {
+    const char *name;
+    int n;
+} net_vars[] = {{"w1", 16},
+                {"w2", 8},
+                {"bn.weight", 4},
+                {"bn.bias", 4},
+                {"bn.running_mean", 4},
+                {"bn.running_var", 4}};
+enum { NET_VARS = sizeof net_vars / sizeof *net_vars };
 
 /* A case of the file: its line, and the following lines of numbers. */
 typedef struct Case {
@@ -63,15 +81,16 @@ static void feed_fill(Feed *f, int i, bool overflows) {
     if (overflows) f->x[1][2] = 3e38f;
 }
 
+static void set_numbers(const Compiled *c, ampc_session *s, const char *name,
+                        int n) {
+    float p[MAX_N];
+    for (int i = 0; i < n; i++) p[i] = (float)((37 * i + 11) % 64 - 32) / 32;
+    write_var(c, s, name, p, (size_t)n * sizeof *p, AMPC_DTYPE_F32);
+}
+
 static ampc_session *begin(const Compiled *c) {
     ampc_session *s = open_threads(c, 1);
-    for (int k = 0; k < NPARAM; k++) {
-        float p[MAX_N];
-        for (int i = 0; i < count[k]; i++)
-            p[i] = (float)((37 * i + 11) % 64 - 32) / 32;
-        write_var(c, s, name_of[k], p, (size_t)count[k] * sizeof *p,
-                  AMPC_DTYPE_F32);
-    }
+    for (int k = 0; k < NPARAM; k++) set_numbers(c, s, name_of[k], count[k]);
     return s;
 }
 
@@ -186,6 +205,106 @@ static void run_buffers(void *arg) {
     compiled_close(&c);
 }
 
+/* ---- a network ------------------------------------------------------------
+ */
+
+static ampc_session *net_begin(const Compiled *c, int threads) {
+    ampc_session *s = open_threads(c, threads);
+    for (int k = 0; k < 2; k++)
+        set_numbers(c, s, net_vars[k].name, net_vars[k].n);
+    return s;
+}
+
+/* A step of micro-batches from number `from` on. */
+static void net_step(const Compiled *c, ampc_session *s, int from, int micro) {
+    for (int i = 0; i < micro; i++) {
+        Feed f;
+        feed_fill(&f, from + i, false);
+        ampc_input in[] = {
+            ampc_in("x", f.x[1], 20 * sizeof(float), AMPC_DTYPE_F32),
+            ampc_in("t", f.x[2], 10 * sizeof(float), AMPC_DTYPE_F32)};
+        if (micro == 1)
+            step_ok(c, s, in, 2);
+        else if (c->api->micro_step(s, in, 2, NULL))
+            FAIL("micro_step: %s", c->api->error(s));
+    }
+    if (micro > 1 && c->api->update(s, NULL))
+        FAIL("update: %s", c->api->error(s));
+}
+
+static void check_equal(const Compiled *c, ampc_session *s, const Compiled *d,
+                        ampc_session *t) {
+    size_t n[2];
+    void *a = read_all(c, s, ~0u, &n[0]), *b = read_all(d, t, ~0u, &n[1]);
+    CHECK(n[0] == n[1] && n[0] > 0 && !memcmp(a, b, n[0]));
+    free(a);
+    free(b);
+}
+
+/* Also on three threads, and continued from a checkpoint: with the same bits.
+ */
+static void run_net(void *arg) {
+    const Case *x = arg;
+    char options[400];
+    int micro = strstr(x->options, "--accumulate 2") ? 2 : 1;
+    const char *path = test_tmp("net.ckpt");
+    snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", x->options);
+    Compiled c = compile_text(net, options);
+    ampc_session *s = net_begin(&c, 1), *t = net_begin(&c, 3);
+    for (int i = 0; i < STEPS; i++) {
+        if (i == STEPS / 2) {
+            REQUIRE(c.api->save(t, path) == AMPC_OK);
+            c.api->close(t);
+            t = open_threads(&c, 3);
+            REQUIRE(c.api->resume(t, path) == AMPC_OK);
+        }
+        net_step(&c, s, i * micro, micro);
+        net_step(&c, t, i * micro, micro);
+        for (int k = 0; k < NET_VARS && (i == 0 || i == 4 || i == STEPS - 1);
+             k++)
+            check_var(&c, s, x, i, net_vars[k].name, net_vars[k].n);
+    }
+    check_equal(&c, s, &c, t);
+    c.api->close(s);
+    c.api->close(t);
+    compiled_close(&c);
+}
+
+/* An ascent of length 0 changes no bit: both passes drop the same elements, and
+   running statistics move once. */
+TEST_CASE(optimizers, sam_of_length_0_is_the_plain_step) {
+    static const char text[] =
+        "model net(x: f32[5,4], t: f32[5,2]) {\n"
+        "  param w1: f32[4,4] = normal(0.1)\n"
+        "  param w2: f32[4,2] = normal(0.1)\n"
+        "  h = Dropout(BatchNorm(x @ w1, scope=\"bn\"), ratio=0.4)\n"
+        "  y = tanh(h) @ w2 - t\n"
+        "  return loss = reduce_mean(y * y, axes=[0,1], keepdims=0)\n}\n";
+    static const char *const with[] = {"--precision fp32",
+                                       "--precision fp16 --placement pytorch "
+                                       "--clip-norm 0.1",
+                                       "--accumulate 2 --precision fp32"};
+    for (size_t k = 0; k < sizeof with / sizeof *with; k++) {
+        char options[300];
+        int micro = strstr(with[k], "accumulate") ? 2 : 1;
+        snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", with[k]);
+        Compiled c = compile_text(text, options);
+        snprintf(options, sizeof options,
+                 "%s --target cpu:x86-64-v2 --wrapper sam,rho=0", with[k]);
+        Compiled d = compile_text(text, options);
+        ampc_session *s = net_begin(&c, 1), *t = net_begin(&d, 1);
+        for (int i = 0; i < 3; i++) {
+            net_step(&c, s, i * micro, micro);
+            net_step(&d, t, i * micro, micro);
+        }
+        check_equal(&c, s, &d, t);
+        c.api->close(s);
+        d.api->close(t);
+        compiled_close(&c);
+        compiled_close(&d);
+    }
+}
+
 /* ---- the file ------------------------------------------------------------ */
 
 enum { MAX_CASES = 200 };
@@ -205,14 +324,19 @@ static void cases_of(const char *name, bool average) {
         x->numbers = strchr(p, '\n');
         x->average = average;
         bool buffers = !strcmp(x->name, "buffers");
+        bool small = !strncmp(x->name, "net_", 4);
         harness_register(average ? "averages" : "optimizers", x->name,
-                         buffers ? run_buffers : run, x);
+                         buffers ? run_buffers
+                         : small ? run_net
+                                 : run,
+                         x);
     }
 }
 
 static void read_cases(void) {
     cases_of("reference.txt", false);
     cases_of("averages.txt", true);
+    cases_of("wrappers.txt", false);
     REQUIRE(ncases > 0 && ncases < MAX_CASES);
 }
 TEST_REGISTRAR(read_cases);
@@ -220,7 +344,7 @@ TEST_REGISTRAR(read_cases);
 TEST_CASE(optimizers, each_has_a_source_and_cases) {
     static const char *const kinds[] = {"", "_decay_clip", "_groups", "_fp16"};
     int n = 0;
-    for (const Fn *f = NULL; (f = optimizer_next(f)); n++) {
+    for (const Fn *f = NULL; (f = optimizer_next(f, ROLE_OPTIMIZER)); n++) {
         CHECK_MSG(f->optimizer->source, "%s names no source", f->info.text);
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             char name[100];
@@ -233,6 +357,15 @@ TEST_CASE(optimizers, each_has_a_source_and_cases) {
         }
     }
     CHECK(n >= 18);
+    for (int role = WRAPPER_BEFORE; role <= WRAPPER_AFTER; role++)
+        for (const Fn *f = NULL; (f = optimizer_next(f, role));) {
+            bool found = false;
+            for (int i = 0; i < ncases; i++)
+                found |= strstr(cases[i].name, f->info.text) != NULL;
+            CHECK_MSG(found && f->optimizer->source,
+                      "%s: no source, or make_wrappers.py records no case",
+                      f->info.text);
+        }
 }
 
 /* ---- a user's own -------------------------------------------------------- */
@@ -285,10 +418,76 @@ TEST_CASE(optimizers, a_user_writes_one) {
     compiled_close(&c);
 }
 
+static void check_refused(const char *optimizer, const char *options,
+                          const char *message) {
+    const char *path = own_file("refused.amp", model);
+    char *out;
+    CHECK(test_command(&out,
+                       "%s '%s' --target cpu:x86-64-v2 --optimizer '%s' %s "
+                       "-o '%s' 2>&1",
+                       test_ampc(), path, optimizer, options,
+                       test_tmp("refused.so")) != 0);
+    CHECK_MSG(strstr(out, message), "%s", out);
+    free(out);
+}
+
+/* One of each role; the numbers are those of the formulas. */
+TEST_CASE(optimizers, a_user_writes_a_wrapper) {
+    char options[600];
+    float p[MAX_N];
+    const char *after =
+        own_file("half.amp", "wrapper after half(p, old; part = 0.5)\n"
+                             "  state steps: i32[]\n"
+                             "{\n  steps = steps + 1\n"
+                             "  p = old + (p - old) * part\n}\n");
+    snprintf(options, sizeof options,
+             "--precision fp32 --target cpu:x86-64-v2 --optimizer sgd,lr=0.5 "
+             "--wrapper %s,part=0.25 --wrapper sam",
+             after);
+    Compiled c = compile_text(model, options);
+    ampc_session *s = begin(&c);
+    Feed f;
+    feed_fill(&f, 0, false);
+    step_ok(&c, s, f.in, NPARAM);
+    read_var(&c, s, "a", p, 3 * sizeof *p, AMPC_DTYPE_F32);
+    for (int i = 0; i < 3; i++)
+        CHECK_REL(p[i], ((37 * i + 11) % 64 - 32) / 32.0 - 0.125 * f.x[0][i],
+                  1e-6);
+    c.api->close(s);
+    compiled_close(&c);
+    static const char *const wrong[][2] = {
+        {"wrapper w(p, g) { p = g }", "'before' or 'after'"},
+        {"wrapper after w(p; lr = 1.0) { p = p }", "and its value before"},
+        {"wrapper after w(p, q; lr = 1.0) { p = q }",
+         "a wrapper has no key lr"},
+        {"wrapper before w(p, g)\n  state m { p = g }", "has no state"},
+        {"wrapper before w(p, g)\n  once (lr, t) -> r { r = lr }\n{ p = g }",
+         "has no once"},
+        {"optimizer w(p, g; lr = 1.0) { p = p - g * lr }",
+         "defines an optimizer; give it to --optimizer"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(options, sizeof options, "--wrapper '%s'",
+                 own_file("wrong.amp", wrong[i][0]));
+        check_refused("sgd", options, wrong[i][1]);
+    }
+    check_refused(after, "", "defines a wrapper; give it to --wrapper");
+    check_refused("sgd", "--wrapper sam --wrapper sam", "both choose where");
+    check_refused("sgd", "--wrapper lookahead --wrapper lookahead",
+                  "has a state 'slow', too");
+    check_refused("schedule_free_adamw", "--wrapper lookahead",
+                  "computes itself what evaluation reads");
+    check_refused("sgd", "--wrapper sam --precision O2",
+                  "moves fp32 parameters");
+    check_refused("sgd", "--wrapper sam --loss host",
+                  "computes the loss twice");
+    check_refused("sgd", "--gradient noise --shard-optimizer",
+                  "gradient_noise looks at whole gradients");
+}
+
 /* Ranks share the state of optimizers that work element by element; others
    are refused. */
 TEST_CASE(optimizers, ranks_share_what_they_can) {
-    for (const Fn *f = NULL; (f = optimizer_next(f));) {
+    for (const Fn *f = NULL; (f = optimizer_next(f, ROLE_OPTIMIZER));) {
         static const char *const whole[] = {"lars",      "lamb",
                                             "adafactor", "muon",
                                             "nadam",     "schedule_free_adamw",
@@ -424,19 +623,6 @@ TEST_CASE(averages, evaluated_is_what_evaluation_and_files_have) {
     c.api->close(s);
     c.api->close(t);
     compiled_close(&c);
-}
-
-static void check_refused(const char *optimizer, const char *options,
-                          const char *message) {
-    const char *path = own_file("refused.amp", model);
-    char *out;
-    CHECK(test_command(&out,
-                       "%s '%s' --target cpu:x86-64-v2 --optimizer '%s' %s "
-                       "-o '%s' 2>&1",
-                       test_ampc(), path, optimizer, options,
-                       test_tmp("refused.so")) != 0);
-    CHECK_MSG(strstr(out, message), "%s", out);
-    free(out);
 }
 
 TEST_CASE(averages, evaluated_is_one_and_as_its_parameter) {

@@ -303,3 +303,21 @@ TEST_CASE(ranks, adapters_and_totals_as_one_rank) {
     four_as_one(adapted, options, false, NULL);
     on_a_gpu(adapted, options, NULL, 6);
 }
+
+/* Random numbers of updates; an ascent of each micro-batch. */
+TEST_CASE(ranks, noise_and_wrappers_as_one_rank) {
+    static const char options[] =
+        "--precision fp32 --loss cross_entropy --optimizer sgd,lr=0.1 "
+        "--gradient noise,eta=0.1 --wrapper sam --wrapper lookahead,k=2";
+    four_as_one(adapted, options, false, NULL);
+}
+
+TEST_CASE(ranks, stochastic_rounding_as_one_rank) {
+    static const char wide[] =
+        "model net(x: f32[2,8]) {\n"
+        "  h = tanh(Linear(x, units=512, scope=\"one\"))\n"
+        "  return y = Linear(h, units=5, scope=\"two\")\n"
+        "}\n";
+    four_as_one(wide, "--loss cross_entropy --masters none --state-dtype bf16",
+                false, NULL);
+}
