@@ -147,6 +147,7 @@ def jax_models():
         def __call__(s, x): return s.m(backwards(jnp.tanh(s.l(x))))
     class AveragedBare(Base):
         """A normalisation with stored statistics and without parameters."""
+        options = ["--batchnorm", "frozen"]
         def more(s):
             s.n = nnx.BatchNorm(4, use_running_average=True, use_bias=False, use_scale=False, rngs=nnx.Rngs(1))
             s.n.mean[...] = jnp.array([.1, -.2, .3, .05]); s.n.var[...] = jnp.array([.8, 1.3, .6, 1.1])
@@ -173,7 +174,7 @@ def jax_cases(folder, done):
         for _ in range(STEPS):
             loss, grad = jax.value_and_grad(f)(params); losses.append(float(loss))
             params = jax.tree.map(lambda p, d: p - RATE * d, params, grad)
-        yield Case(name, path, ["--loss", "mse"], {**first_input(path, [x]), "target": target}, losses,
+        yield Case(name, path, ["--loss", "mse", *getattr(make, "options", [])], {**first_input(path, [x]), "target": target}, losses,
                    *named_by_content(path, jax.tree.leaves(first), jax.tree.leaves(params)))
 
 
