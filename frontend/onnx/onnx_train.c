@@ -155,7 +155,7 @@ static bool no_variable(Case *c) {
     return one_element(c) && !strstr(c->x->name, "ReadVariableOp");
 }
 
-static bool constant_of_tensorflow(Case *c) {
+static bool named_constant_by_tensorflow(Case *c) {
     static const char *const globs[] = {"Const:0",
                                         "Const_[0-9]*:0",
                                         "*/Const:0",
@@ -164,7 +164,11 @@ static bool constant_of_tensorflow(Case *c) {
                                         "*/Cast/[xy]:0",
                                         "ConstantFolding/*_recip:0",
                                         NULL};
-    return matches(c->x->name, globs) && !in_weights_place(c);
+    return matches(c->x->name, globs);
+}
+
+static bool constant_of_tensorflow(Case *c) {
+    return named_constant_by_tensorflow(c) && !in_weights_place(c);
 }
 
 /* What tf2onnx computed beforehand, from variables or from constants; a change
@@ -411,6 +415,7 @@ static const struct {
     {JAX, filled_in_by_jax, CODE, "a constant that the exporter added"},
     {TF, no_variable, CODE, "a number of the model's code"},
     {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
+    {TF, named_constant_by_tensorflow, GUESSED, "operand of %s, no variable"},
     {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},
     {STRIPPED, counted, CODE, "a constant of the model's code"},
     {SKLEARN, coefficient, TRAINS, "operand of %s"},

@@ -222,6 +222,8 @@ TEST_CASE(onnx_rules, other_exporters) {
          CONSTANT, "a number of the model's code"},
         {"tf2onnx 1.17.0", "m/mul/y:0", "4", "Mul", CONSTANT,
          "a constant of the model's code"},
+        {"tf2onnx 1.17.0", "Const:0", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul, no variable"},
         {"tf2onnx 1.17.0", "m/Const_3:0", "4", "Add", CONSTANT,
          "a constant of the model's code"},
         {"tf2onnx 1.17.0", "ConstantFolding/m/truediv_recip:0", "1,4", "Mul",
