@@ -43,9 +43,10 @@
        small: nearest the loss first, while this adds at most 1/128 to the bytes
        of a step, or if they have at most 2,048 elements.  Errors of earlier
        values average out; these reach the loss.
-     - scores of attention that no target keeps in its cache, nearest the loss
-       first, while this adds at most 1/64 to the bytes of a step: PyTorch's
-       fused attention has them in fp32, and exp amplifies their errors
+     - operands of a softmax that a product reads, such as scores of attention
+       that no target keeps in its cache, nearest the loss first, while this
+   adds at most 1/64 to the bytes of a step: PyTorch's fused attention has them
+   in fp32, and exp amplifies their errors
      - values of wide.h: torch.autocast has them in fp32, and a reader would
        amplify their rounding error
    A view has the dtype of its source, as do operand and result of a pool.  Low
@@ -254,7 +255,7 @@ static void spare_few_bytes(Place *p, Arena *a) {
             !p->traffic[v.i].stored)
             continue;
         if (p->f.scores[v.i])
-            spare_cheap(p, n, &of_scores, "scores of attention");
+            spare_cheap(p, n, &of_scores, "the operand of a softmax");
         else if (!ahead[v.i] && value_count(g, v) * LARGE_PART <= large)
             spare_cheap(p, n, &of_loss, "near the loss");
     }
