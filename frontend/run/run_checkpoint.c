@@ -117,7 +117,13 @@ Status run_save(Run *r, const char *path) {
     leave_hold(); /* an interruption waits until the file is complete */
     ampc_status status = r->api->save(r->s, path);
     leave_release();
-    return status == AMPC_OK ? OK : run_api_fail(r, "--save");
+    if (status == AMPC_OK) return OK;
+    Status st = run_api_fail(r, "--save");
+    if (path == r->opt->save && run_can_resume(r->opt))
+        fail_note(&r->diag, (Loc){0},
+                  "the checkpoint of an earlier save is still there: --resume "
+                  "goes on from it");
+    return st;
 }
 
 /* ---- checkpoints kept ---------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,9 +19,9 @@
 #include "tests/support/compiled.h"
 
 static const char model[] =
-    "dim B = 4\n"
+    "dim B = 4, H = 48\n"
     "model m(x: f32[B,6]) {\n"
-    "  return logits = Linear(tanh(Linear(x, units=48, scope=\"a\")), "
+    "  return logits = Linear(tanh(Linear(x, units=H, scope=\"a\")), "
     "units=3,\n"
     "                         scope=\"b\")\n}\n"
     "train m { loss = cross_entropy; optimizer = adamw, lr=1e-2 }\n";
@@ -53,6 +54,9 @@ static void write_data(void) {
 
 /* ---- a run --------------------------------------------------------------- */
 
+/* The largest file that a run may write: stands for a full disk. */
+static rlim_t largest = RLIM_INFINITY;
+
 static pid_t start(const Compiled *c, const char *save, bool resume) {
     char words[6][700], log[700], error[700];
     static const char *const feeds[] = {"x=x.csv", "target=t.csv", "x=ex.csv",
@@ -69,6 +73,8 @@ static pid_t start(const Compiled *c, const char *save, bool resume) {
     if (pid) return pid;
     int fd = open(error, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(fd, STDERR_FILENO);
+    signal(SIGXFSZ, SIG_IGN); /* write() fails instead */
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){largest, largest});
     execl(test_ampc(), "ampc", "run", c->path, "--feed", words[0], "--feed",
           words[1], "--eval-feed", words[2], "--eval-feed", words[3],
           "--device", "cpu", "--threads", "1", "--epochs", "3", "--shuffle",
@@ -191,8 +197,8 @@ static void stop_and_go_on(const Compiled *c, Phase phase, int i) {
     same_file(save, "whole");
 }
 
-static Compiled prepare(void) {
-    Compiled c = compile_text(model, "--target cpu:x86-64-v2");
+static Compiled prepare(const char *options) {
+    Compiled c = compile_text(model, options);
     write_data();
     int status = finish(start(&c, "whole", false));
     char *error = error_of("whole");
@@ -203,7 +209,7 @@ static Compiled prepare(void) {
 }
 
 TEST_CASE(stopped, goes_on_to_the_same_bits) {
-    Compiled c = prepare();
+    Compiled c = prepare("--target cpu:x86-64-v2");
     int n = test_slow() ? 50 : 3;
     for (int phase = 0; phase < PHASES; phase++)
         for (int i = 0; i < n; i++) stop_and_go_on(&c, (Phase)phase, i);
@@ -213,7 +219,7 @@ TEST_CASE(stopped, goes_on_to_the_same_bits) {
 
 /* A second signal ends the run at once: the earlier checkpoint stays. */
 TEST_CASE(stopped, twice_ends) {
-    Compiled c = prepare();
+    Compiled c = prepare("--target cpu:x86-64-v2");
     pid_t pid = start(&c, "twice", false);
     while (log_lines("twice") < 5 && !kill(pid, 0)) pause_us(200);
     kill(pid, SIGINT);
@@ -223,5 +229,23 @@ TEST_CASE(stopped, twice_ends) {
     CHECK_EQ_INT(test_temporaries(), 0);
     status = finish(start(&c, "twice", true));
     CHECK_EQ_INT(status, 0);
+    compiled_close(&c);
+}
+
+/* The run says why it ends, and that the earlier checkpoint is still there. */
+TEST_CASE(stopped, a_full_disk_keeps_the_earlier_checkpoint) {
+    /* the checkpoint is larger than the module, which is copied to a file */
+    Compiled c = prepare("--target cpu:x86-64-v2 --dim H=16384");
+    largest = 1 << 20;
+    int status = finish(start(&c, "whole", false));
+    largest = RLIM_INFINITY;
+    char *error = error_of("whole");
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%#x\n%s",
+              (unsigned)status, error);
+    CHECK_HAS(error, "--save: ");
+    CHECK_HAS(error, "--resume goes on from it");
+    free(error);
+    CHECK_EQ_INT(test_temporaries(), 0);
+    CHECK_EQ_INT(finish(start(&c, "whole", true)), 0);
     compiled_close(&c);
 }
