@@ -88,6 +88,8 @@ static const Bound bounds[] = {
     {"--clip-value", "1e-30", "0"},
     {"--clip-value", "1", "1x"},
     {"--gradient", "agc", "agc,clip=0"},
+    {"--wrapper", "sam", "sam,rho=-1"},
+    {"--wrapper", "lookahead,k=2", "lookahead,k=1.5"},
     {"--gradient", "agc,eps=1", "agcs"},
     {"--ema", "0.9", "1"},
     {"--ema", "0.9,every=2", "0.9,every=1.5"},
@@ -296,6 +298,14 @@ static void dump(const Options *o, StrBuf *sb) {
         sb_printf(sb, "optimizer.%s=%.17g\n",
                   j->optimizer.keys.data[i].key->name,
                   j->optimizer.keys.data[i].value);
+    J_INT(wrappers.len);
+    for (int i = 0; i < j->wrappers.len; i++) {
+        const OptimizerSpec *w = &j->wrappers.data[i];
+        sb_printf(sb, "wrapper %d=%s\n", i, w->fn->info.text);
+        for (int k = 0; k < w->keys.len; k++)
+            sb_printf(sb, "wrapper %d.%s=%.17g\n", i, w->keys.data[k].key->name,
+                      w->keys.data[k].value);
+    }
     sb_printf(sb, "schedule=%s\n", j->schedule.row->word);
     for (int i = 0; i < SCHEDULE_KEYS; i++)
         sb_printf(sb, "schedule.%s=%g\n", schedule_keys[i].name,
@@ -457,6 +467,18 @@ static const struct {
     {"--gradient", "agc,clip=0.5,eps=0.25",
      "transforms.len=1; transform 0=gradient_agc; transform 0.clip=0.5; "
      "transform 0.eps=0.25"},
+    {"--gradient", "noise,eta=0.5,gamma=0.25",
+     "transforms.len=1; transform 0=gradient_noise; transform 0.eta=0.5; "
+     "transform 0.gamma=0.25"},
+    {"--wrapper", "sam,rho=0.5,adaptive",
+     "wrappers.len=1; wrapper 0=sam; wrapper 0.rho=0.5; "
+     "wrapper 0.adaptive=1"},
+    {"--wrapper", "lookahead,k=7,alpha=0.25",
+     "wrappers.len=1; wrapper 0=lookahead; wrapper 0.k=7; "
+     "wrapper 0.alpha=0.25"},
+    {"--objective", "a,loss=mse,wrapper=sam,rho=0.25",
+     "name=a; loss=mse; loss.kind=3; wrappers.len=1; wrapper 0=sam; "
+     "wrapper 0.rho=0.25; wrapper 0.adaptive=0"},
     {"--gradient", "clip_each,norm=3",
      "transforms.len=1; transform 0=gradient_clip_each; transform 0.norm=3"},
     {"--ema", "0.5,warmup=2,power=0.5,every=4,after=3,buffers=average",

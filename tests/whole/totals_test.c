@@ -295,7 +295,7 @@ static const char climbing[] =
     "}\n";
 
 static const char lookahead[] =
-    "optimizer lookahead(p, g; lr = 0.01, alpha = 0.5, k = 3)\n"
+    "optimizer slow_and_fast(p, g; lr = 0.01, alpha = 0.5, k = 3)\n"
     "  state slow\n"
     "  state m\n"
     "  state moved[]\n"
@@ -358,7 +358,7 @@ static const struct Method {
 } methods[] = {{"lamb_clipped", lamb_clipped},
                {"d_adapted", d_adapted},
                {"climbing", climbing},
-               {"lookahead", lookahead}};
+               {"slow_and_fast", lookahead}};
 
 TEST_CASE(totals, published_methods_train_and_resume) {
     static const char *const options[] = {
