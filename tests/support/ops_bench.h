@@ -22,6 +22,7 @@ typedef struct OpsBench {
     bool seen[NUM_OPS], differentiated[NUM_OPS];
     bool fn_seen[256], fn_differentiated[256]; /* by place in std.amp */
     int instances;
+    const char *without; /* no instances of this dtype; NULL: of all */
 } OpsBench;
 
 typedef struct OpsData {
@@ -34,6 +35,7 @@ typedef struct OpsData {
    the caller frees it. */
 char *ops_with_dtype(const char *text, const char *dtype);
 OpsBench ops_bench_new(void);
+OpsBench ops_bench_without(const char *dtype);
 /* The glob in AMPC_OPS limits the files, for someone who adds an op
    (--test_env=AMPC_OPS='soft '); NULL: all. */
 const char *ops_bench_only(void); /* arena_free(b.a) ends it */
