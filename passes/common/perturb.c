@@ -6,6 +6,7 @@
             %there = sam %w, %g, ..
             %loss.1 = f(%there)
             return ampc.loss=%loss, ampc.moved/w=%there, ampc.moved_loss=%loss.1
+   Casts are there already: both passes have the types of the plain one.
    Pass autodiff differentiates ampc.moved_loss with respect to ampc.moved/w and
    removes both outputs. The loss that a step reports, and what the model writes
    (running statistics), are those at %w. Both forward passes draw the same
@@ -13,7 +14,7 @@
    forward here, as gradients that a model asks for are. Gradients that are not
    finite move nothing: those of the second pass are not finite either, and the
    step is skipped.
-   requires     stage TYPED, no op grad, samples masked                      */
+   requires     stage CAST, no op grad, samples masked                       */
 #include "passes/common/step.h"
 #include "passes/rewrite.h"
 

@@ -305,6 +305,41 @@ TEST_CASE(optimizers, sam_of_length_0_is_the_plain_step) {
     }
 }
 
+/* With a few last products, which read fp32: both passes find the same. */
+TEST_CASE(optimizers, sam_of_length_0_has_the_types_of_the_plain_step) {
+    enum { X = 16 * 256, T = 16 };
+    static const char text[] =
+        "model net(x: f32[16,256], t: f32[16,1]) {\n"
+        "  h = tanh(Linear(x, units=512, scope=\"one\"))\n"
+        "  h = reduce_mean(reshape(h, shape=[16,64,8]), axes=[2], "
+        "keepdims=0)\n"
+        "  y = Linear(h, units=1, scope=\"two\") - t\n"
+        "  return loss = reduce_mean(y * y, axes=[0,1], keepdims=0)\n}\n";
+    static float x[X], t[T];
+    for (int i = 0; i < X; i++) x[i] = (float)((29 * i + 5) % 64 - 32) / 32;
+    for (int i = 0; i < T; i++) t[i] = (float)i / 16;
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("t", t, sizeof t, AMPC_DTYPE_F32)};
+    static const char *const with[] = {"", " --wrapper sam,rho=0"};
+    Compiled c[2];
+    ampc_session *s[2];
+    for (int k = 0; k < 2; k++) {
+        char options[200];
+        snprintf(options, sizeof options,
+                 "--target cpu:x86-64-v2 --placement pytorch --optimizer "
+                 "sgd,lr=0.1%s",
+                 with[k]);
+        c[k] = compile_text(text, options);
+        s[k] = open_threads(&c[k], 1);
+        for (int i = 0; i < 2; i++) step_ok(&c[k], s[k], in, 2);
+    }
+    check_equal(&c[0], s[0], &c[1], s[1]);
+    for (int k = 0; k < 2; k++) {
+        c[k].api->close(s[k]);
+        compiled_close(&c[k]);
+    }
+}
+
 /* ---- the file ------------------------------------------------------------ */
 
 enum { MAX_CASES = 200 };
