@@ -42,6 +42,13 @@ static Status read_optimizer(Options *o, Spec *s, const char *word,
                           strlen(text), out);
 }
 
+static Status check_role(Spec *s, const char *word, const Fn *f, bool wrapper) {
+    if (wrapper == (f->optimizer->role != ROLE_OPTIMIZER)) return OK;
+    return spec_error(s, "%s is a%s; give it to %s", word,
+                      wrapper ? "n optimizer" : " wrapper",
+                      optimizer_option(f));
+}
+
 /* An optimizer of the library, or one from a file; or a wrapper. */
 static Status find_optimizer(Options *o, Spec *s, bool wrapper,
                              const Fn **out) {
@@ -51,17 +58,14 @@ static Status find_optimizer(Options *o, Spec *s, bool wrapper,
     int i = 0;
     if (n > 4 && !strcmp(word + n - 4, ".amp")) {
         TRY(read_optimizer(o, s, word, out));
-        if (wrapper == ((*out)->optimizer->role != ROLE_OPTIMIZER)) return OK;
-        return spec_error(s, "%s defines a%s; give it to %s", word,
-                          wrapper ? "n optimizer" : " wrapper",
-                          optimizer_option(*out));
+        return check_role(s, word, *out, wrapper);
     }
+    if ((*out = optimizer_find(NULL, word)))
+        return check_role(s, word, *out, wrapper);
     for (int role = 0; role < NUM_ROLES; role++)
         for (const Fn *f = NULL; (f = optimizer_next(f, role));)
             if (wrapper == (role != ROLE_OPTIMIZER)) words[i++] = f->info.text;
-    TRY(spec_pick(s, words, word, &i));
-    *out = optimizer_find(NULL, word);
-    return OK;
+    return spec_pick(s, words, word, &i); /* says which there are */
 }
 
 static SpecKey spec_key(const FnAttr *a, double *real, bool *flag) {
@@ -236,11 +240,8 @@ Status add_gradient(Options *o, Spec *s) {
     TRY(spec_objective(o, s, &j));
     TransformSpec t = transform_default(o->arena, fn);
     SpecKey keys[MAX_OP_ATTRS + 1] = {{0}};
-    for (int i = 0; i < t.keys.len; i++) {
+    for (int i = 0; i < t.keys.len; i++)
         keys[i] = spec_key(t.keys.data[i].key, &t.keys.data[i].value, NULL);
-        keys[i].lo = LEAST;
-        keys[i].hi = MOST;
-    }
     TRY(spec_keys(s, keys));
     vec_push(o->arena, &j->transforms, t);
     return OK;

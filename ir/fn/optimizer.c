@@ -77,6 +77,22 @@ static void add_guards(DefParser *p, const Optimizer *o) {
 
 /* ---- the header ---------------------------------------------------------- */
 
+/* A default is a number that needs no other key or operand, within the bounds
+   of its key. Without `from` it may be negative. */
+static Status check_default(DefParser *p, const Token *at, const FnAttr *a) {
+    Graph *g = graph_new(module_new(p->a, ""), "default");
+    char msg[MSG_TEXT];
+    Attr x;
+    if (fn_default(p->fn, g, NULL, 0, a, &x, msg))
+        return lex_fail(p->lx, at, "the default of '%.60s' is not a number: %s",
+                        a->name, msg);
+    double v = a->kind == FA_FLOAT ? x.u.f : (double)x.u.i;
+    double least = a->lo > 0 ? a->lo : -1e38;
+    if (v >= least && v <= a->hi && a->lo <= a->hi) return OK;
+    return lex_fail(p->lx, at, "the default %g of '%.60s' is not in [%g, %g]",
+                    v, a->name, a->lo, a->hi);
+}
+
 static Status parse_keys(DefParser *p, Optimizer *o) {
     Lexer *lx = p->lx;
     Fn *f = p->fn;
@@ -91,6 +107,7 @@ static Status parse_keys(DefParser *p, Optimizer *o) {
             return lex_fail(lx, &at,
                             "a key is a number or a bool, with a default");
         TRY(def_bounds(p, a));
+        if (p->m) TRY(check_default(p, &at, a));
         if (!strcmp(a->name, "lr")) {
             if (a->kind != FA_FLOAT)
                 return lex_fail(lx, &at, "lr is a number such as 0.001");
@@ -286,6 +303,27 @@ static Status check_once(DefParser *p, const Optimizer *o) {
     return OK;
 }
 
+/* The body gives the parameter a value; `once` each of its results, but lr,
+   which has the step's. */
+static Status check_assigned(DefParser *p, const Optimizer *o, const Fn *once) {
+    Str parameter = p->fn->operands.data[0].name;
+    Token at = lex_token_at(p->lx, p->fn->line, 1);
+    if (!assigns(&p->fn->body.block, parameter))
+        return lex_fail(p->lx, &at,
+                        "the body of '%.60s' assigns no value to '%.60s'; end "
+                        "it with %.60s = ..",
+                        p->fn->info.text, parameter, parameter);
+    at = lex_token_at(p->lx, once->line, 1);
+    for (int i = 0; i < once->results.len; i++) {
+        Str name = once->results.data[i].name;
+        if (name != o->lr.name && !assigns(&once->body.block, name))
+            return lex_fail(p->lx, &at,
+                            "once assigns no value to its result '%.60s'",
+                            name);
+    }
+    return OK;
+}
+
 /* The function of total s, whose body begins with the lines before it. */
 static Status add_total(DefParser *p, Optimizer *o, const Stmt *s,
                         const Block *before) {
@@ -354,6 +392,7 @@ static Status finish(DefParser *p, Optimizer *o, Fn *once) {
     o->update = f;
     TRY(check_once(p, o));
     TRY(take_totals(p, o));
+    TRY(check_assigned(p, o, once));
     if (MAX_FN_OPERANDS < 3 + once->results.len + o->totals.len + o->states.len)
         return lex_fail(p->lx, &p->lx->tok,
                         "more than %d results of once, totals and state",
@@ -420,8 +459,7 @@ Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
             return lex_expected(&lx, "'def', 'optimizer' or 'wrapper'");
         if (*out)
             return lex_fail(&lx, &lx.tok,
-                            "a file has one optimizer, at "
-                            "its end");
+                            "a file has one optimizer or wrapper, at its end");
         if (def) {
             TRY(parse_def(&lx, m->arena, m, &f));
             vec_push(m->arena, &m->fns, f);
@@ -430,7 +468,9 @@ Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
         }
         *out = update;
     }
-    return *out ? OK : lex_fail(&lx, &lx.tok, "the text defines no optimizer");
+    return *out ? OK
+                : lex_fail(&lx, &lx.tok,
+                           "the text defines no optimizer and no wrapper");
 }
 
 /* ---- finding ------------------------------------------------------------- */
@@ -467,22 +507,28 @@ const Fn *optimizer_part(const Optimizer *o, int i) {
     return i == o->totals.len + 1 ? o->update : NULL;
 }
 
-/* Two objectives may read the same file: m has its functions once. */
-static void keep_part(Module *m, const Fn *f) {
+/* Two objectives may read the same file: m has its functions once. Returns
+   false if m has another function of that name. */
+static bool keep_part(Module *m, const Fn *f) {
     for (int i = 0; i < m->fns.len; i++) {
         const Fn *x = m->fns.data[i];
-        if (x == f || (x->info.text == f->info.text && x->size == f->size &&
-                       !memcmp(x->text, f->text, f->size)))
-            return;
+        if (x->info.text == f->info.text)
+            return x == f ||
+                   (x->size == f->size && !memcmp(x->text, f->text, f->size));
     }
     vec_push(m->arena, &m->fns, (Fn *)f);
+    return true;
 }
 
-void optimizer_keep(Module *m, const Fn *update) {
+Str optimizer_keep(Module *m, const Fn *update) {
     const Optimizer *o = update->optimizer;
     const Fn *f;
-    for (int i = 0; i < o->helpers.len; i++) keep_part(m, o->helpers.data[i]);
-    for (int i = 0; (f = optimizer_part(o, i)); i++) keep_part(m, f);
+    for (int i = 0; i < o->helpers.len; i++)
+        if (!keep_part(m, o->helpers.data[i]))
+            return o->helpers.data[i]->info.text;
+    for (int i = 0; (f = optimizer_part(o, i)); i++)
+        if (!keep_part(m, f)) return f->info.text;
+    return NULL;
 }
 
 Str optimizer_shares_state(const Optimizer *a, const Optimizer *b) {
@@ -554,6 +600,18 @@ static bool reads(const FnInstance *x, int nout, ValueId v) {
     return any;
 }
 
+/* True if the body, or a function that it calls, has an op grad. */
+static bool asks_for_gradients(const FnInstance *x) {
+    bool any = false;
+    for (int i = 0; i < x->g->order.len && !any; i++) {
+        const Node *n = node_at(x->g, i);
+        const FnInstance *of = n->fn ? instance_of(x->g, n) : NULL;
+        any = n->op == OP_GRAD ||
+              (of && of->status == OK && asks_for_gradients(of));
+    }
+    return any;
+}
+
 /* A zero replaces each scalar that the body does not read here. */
 static Status drop_unread(Builder *b, Node *n, char *msg) {
     const Optimizer *o = n->fn->optimizer;
@@ -561,6 +619,12 @@ static Status drop_unread(Builder *b, Node *n, char *msg) {
     if (x->status != OK) {
         snprintf(msg, MSG_TEXT, "%s", x->msg);
         return x->status;
+    }
+    if (asks_for_gradients(x)) {
+        snprintf(msg, MSG_TEXT,
+                 "grad(..) works in models alone; an update "
+                 "reads the gradient that is its operand");
+        return ERR_USER;
     }
     for (int i = 3; i < n->nin - o->states.len; i++)
         if (!reads(x, n->nout, x->in[i])) n->in[i] = b_scalar(b, DT_F32, 0);

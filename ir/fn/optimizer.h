@@ -85,8 +85,9 @@ bool optimizer_begins(const Lexer *lx);
 /* The functions of the definition, each behind those that it needs; NULL: no
    more. */
 const Fn *optimizer_part(const Optimizer *o, int i);
-/* Adds them to the module's functions, behind those that they may call. */
-void optimizer_keep(Module *m, const Fn *update);
+/* Adds them to the module's functions, behind those that they may call.
+   Returns the name that another function of the module has; NULL: none. */
+Str optimizer_keep(Module *m, const Fn *update);
 
 /* The name of a state that both have; NULL: none. */
 Str optimizer_shares_state(const Optimizer *a, const Optimizer *b);

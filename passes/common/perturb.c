@@ -89,7 +89,7 @@ static Status perturb(Graph *g, PassCtx *cx, const Objective *j,
     ValueId *map = NEW_ARRAY(cx->scratch, ValueId, g->values.len);
     ValueId *moved = NEW_ARRAY(cx->scratch, ValueId, s.params.len);
     TRY(first_gradients(&s, cx));
-    step_keep_definition(s.m, wrapper->fn);
+    TRY(step_keep_definition(&s, wrapper->fn));
     TRY(step_move(&s, wrapper, moved));
     for (int i = 0; i < s.params.len; i++) {
         ValueId p = s.params.data[i];

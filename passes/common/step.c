@@ -32,9 +32,9 @@ Status step_emit(Step *s) {
     s->squares.data = NEW_ARRAY(s->g->arena, ValueId, n);
     parts = early_parts(s->g, s->opt, s->grads.data, n);
     step_lr(s);
-    step_keep_definition(s->m, s->objective->optimizer.fn);
+    TRY(step_keep_definition(s, s->objective->optimizer.fn));
     for (int i = 0; i < s->objective->wrappers.len; i++)
-        step_keep_definition(s->m, s->objective->wrappers.data[i].fn);
+        TRY(step_keep_definition(s, s->objective->wrappers.data[i].fn));
     bool twice = early_needs_norm(s->g, s->opt);
     if (twice) step_first_pass(s, &parts);
     for (int i = 0; i < parts.len; i++) {

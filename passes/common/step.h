@@ -106,7 +106,7 @@ Status step_update(Step *s, EarlyPart part);
 /* What a wrapper before the gradient puts in the place of parameters. */
 Status step_move(Step *s, const OptimizerSpec *wrapper, ValueId *moved);
 /* A program's text must define the functions that it calls. */
-void step_keep_definition(Module *m, const Fn *fn);
+Status step_keep_definition(Step *s, const Fn *fn);
 
 /* ---- step_scale.c -------------------------------------------------------- */
 

@@ -264,6 +264,14 @@ Status step_move(Step *s, const OptimizerSpec *wrapper, ValueId *moved) {
     return OK;
 }
 
-void step_keep_definition(Module *m, const Fn *fn) {
-    if (optimizer_find(m, fn->info.text) != fn) optimizer_keep(m, fn);
+Status step_keep_definition(Step *s, const Fn *fn) {
+    Str taken = optimizer_find(s->m, fn->info.text) == fn
+                    ? NULL
+                    : optimizer_keep(s->m, fn);
+    if (!taken) return OK;
+    fail(s->diag, (Loc){.file = s->m->file},
+         "%s %s defines '%s', and so does the model, or another optimizer or "
+         "wrapper, differently; rename one of them",
+         optimizer_option(fn), fn->info.text, taken);
+    return ERR_USAGE;
 }

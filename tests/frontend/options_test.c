@@ -88,6 +88,7 @@ static const Bound bounds[] = {
     {"--clip-value", "1e-30", "0"},
     {"--clip-value", "1", "1x"},
     {"--gradient", "agc", "agc,clip=0"},
+    {"--gradient", "noise,eta=0,gamma=0", "noise,eta=-1"},
     {"--wrapper", "sam", "sam,rho=-1"},
     {"--wrapper", "lookahead,k=2", "lookahead,k=1.5"},
     {"--gradient", "agc,eps=1", "agcs"},

@@ -498,14 +498,42 @@ TEST_CASE(optimizers, a_user_writes_a_wrapper) {
         {"wrapper before w(p, g)\n  state m { p = g }", "has no state"},
         {"wrapper before w(p, g)\n  once (lr, t) -> r { r = lr }\n{ p = g }",
          "has no once"},
+        {"wrapper after w(p, old; k: float = a) { p = p * k }",
+         "the default of 'k' is not a number"},
+        {"wrapper after w(p, old; k: int = 1 // 0) { p = p * k }",
+         "the default of 'k' is not a number"},
+        {"wrapper after w(p, old; k: float = 1 / 0) { p = p * k }",
+         "the default inf of 'k' is not in [0, 1e+38]"},
+        {"wrapper after w(p, old; k = 1 from 5 to 9) { p = p * k }",
+         "the default 1 of 'k' is not in [5, 9]"},
+        {"wrapper before w(p, g) { p = p + grad(p, g) }",
+         "works in models alone"},
+        {"wrapper after w(p, old) { q = p }", "assigns no value to 'p'"},
+        {"wrapper before w(p, g) { }", "assigns no value to 'p'"},
+        {"wrapper after w(p, old)\n  once (lr, t) -> r { s = lr }\n"
+         "{ p = p * r }",
+         "once assigns no value to its result 'r'"},
+        {"wrapper after w(p, old) { p = p }\nwrapper after v(p, old) { p = p }",
+         "one optimizer or wrapper"},
         {"optimizer w(p, g; lr = 1.0) { p = p - g * lr }",
-         "defines an optimizer; give it to --optimizer"}};
+         "is an optimizer; give it to --optimizer"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(options, sizeof options, "--wrapper '%s'",
                  own_file("wrong.amp", wrong[i][0]));
         check_refused("sgd", options, wrong[i][1]);
     }
-    check_refused(after, "", "defines a wrapper; give it to --wrapper");
+    check_refused(after, "", "is a wrapper; give it to --wrapper");
+    static const char *const helps[] = {
+        "def help(x) -> y class none { y = x * 2 }\n"
+        "wrapper after one(p, old) { p = help(p) }",
+        "def help(x) -> y class none { y = x * 3 }\n"
+        "wrapper after two(p, old) { p = help(p) }"};
+    int at = snprintf(options, sizeof options, "--wrapper '%s'",
+                      own_file("one.amp", helps[0]));
+    snprintf(options + at, sizeof options - (size_t)at, " --wrapper '%s'",
+             own_file("two.amp", helps[1]));
+    check_refused("sgd", options, "--wrapper two defines 'help', and so does");
+    check_refused("lookahead", "", "is a wrapper; give it to --wrapper");
     check_refused("sgd", "--wrapper sam --wrapper sam", "both choose where");
     check_refused("sgd", "--wrapper lookahead --wrapper lookahead",
                   "has a state 'slow', too");

@@ -412,7 +412,7 @@ TEST_CASE(totals, are_lines_of_their_own) {
         char text[300], *out;
         snprintf(text, sizeof text,
                  "def o_twice(x) -> y class none { y = x * 2 } "
-                 "optimizer o(p, g; lr = 0.1)\n{\n  %s\n}\n",
+                 "optimizer o(p, g; lr = 0.1)\n{\n  %s\n  p = p - g\n}\n",
                  bad[i][0]);
         own_file("bad.amp", text);
         int status = test_command(&out,
