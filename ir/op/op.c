@@ -126,6 +126,10 @@ const bool op_steep[NUM_OPS] = {
 #define STEEP(E) [OP_##E] = true,
 #include "ir/op/ops.def"
 };
+const OpCoded op_coded[NUM_OPS] = {
+#define CODED(E, how) [OP_##E] = CODED_##how,
+#include "ir/op/ops.def"
+};
 
 #define DEFAULT_INT(v)   .number = (v)
 #define DEFAULT_FLAG(v)  .number = (v), .flag = true

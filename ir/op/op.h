@@ -169,6 +169,15 @@ typedef enum OpLeaves {
 } OpLeaves;
 extern const OpLeaves op_leaves_out[NUM_OPS];
 extern const bool op_steep[NUM_OPS];
+/* Rows CODED of ops.def. */
+typedef enum OpCoded {
+    CODED_SMOOTH,
+    CODED_JUMPS,
+    CODED_SIGN,
+    CODED_KEEPS,
+    CODED_LOSES
+} OpCoded;
+extern const OpCoded op_coded[NUM_OPS];
 
 /* Rows NUMERIC of ops.def; zero for ops of other kinds than ELEM. */
 typedef struct OpNumeric {

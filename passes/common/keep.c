@@ -191,24 +191,12 @@ static bool element_reads_well(const Keep *k, const Node *n, ValueId v,
     if (!dtype_is_float(d) || op_numeric[n->op].grows ||
         op_numeric[n->op].reads)
         return false;
-    switch (n->op) {
-    case OP_FLOOR:
-    case OP_CEIL:
-    case OP_ROUND:
-    case OP_MOD: return false;
-    case OP_SIGN: return sign;
-    case OP_CAST:
-    case OP_NEG:
-    case OP_RELU: break;
-    case OP_MUL:
-    case OP_ADD:
-    case OP_ABS:
-    case OP_MIN:
-    case OP_MAX:
-    case OP_CLIP:
-    case OP_LEAKY_RELU:
-    case OP_WHERE: sign = false; break;
-    default: return !op_steep[n->op];
+    switch (op_coded[n->op]) {
+    case CODED_JUMPS: return false;
+    case CODED_SIGN: return sign;
+    case CODED_SMOOTH: return !op_steep[n->op];
+    case CODED_LOSES: sign = false; break;
+    case CODED_KEEPS: break;
     }
     return !is_made_of_forward(k, n, v) ||
            reads_well(k, n->out[0], sign, depth - 1);
