@@ -47,13 +47,17 @@ typedef struct Pair {
     double apart, size; /* relative distance, and what it is relative to */
 } Pair;
 
+static Pair pair_by(const Tensor *ta, double ratio, const Tensor *tb) {
+    return (Pair){ta, tb, ratio, tensors_apart(ta, ratio, tb),
+                  fmax(ratio * tensor_size(ta), tensor_size(tb))};
+}
+
 static Pair pair_of(const Bisect *b, const Tensor *ta, const Tensor *tb) {
     double ratio = side_scale(&b->side[1]) / side_scale(&b->side[0]);
-    Pair p = {ta, tb, 1, tensors_apart(ta, 1, tb), 0};
-    double scaled = ratio == 1 ? p.apart : tensors_apart(ta, ratio, tb);
-    if (scaled < p.apart) p.ratio = ratio, p.apart = scaled;
-    p.size = fmax(p.ratio * tensor_size(ta), tensor_size(tb));
-    return p;
+    Pair plain = pair_by(ta, 1, tb);
+    if (ratio == 1) return plain;
+    Pair scaled = pair_by(ta, ratio, tb);
+    return scaled.apart < plain.apart ? scaled : plain;
 }
 
 /* The part of the pair's size that roundings explain if they move the values
@@ -144,8 +148,7 @@ static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
     sb_free(&quiet.text);
     const Tensor *made = st == OK ? settled(x, v, a) : NULL;
     if (!made) return false;
-    Pair p = {stored, made, 1, tensors_apart(stored, 1, made),
-              fmax(tensor_size(stored), tensor_size(made))};
+    Pair p = pair_by(stored, 1, made);
     if (p.apart <= b->tolerance) return false;
     const double *moved = slice_moved(x, NULL, ROUND_CODE, a);
     double limit = moved ? explained(&p, 0, moved[v.i]) : INFINITY;
@@ -282,8 +285,7 @@ static Status compare_variables(Bisect *b) {
         Status st = side_now(&b->side[0], v, ta.data);
         if (st == OK) st = side_now(&b->side[1], w, tb.data);
         if (st == OK) {
-            Pair p = {&ta, &tb, 1, tensors_apart(&ta, 1, &tb),
-                      fmax(tensor_size(&ta), tensor_size(&tb))};
+            Pair p = pair_by(&ta, 1, &tb);
             if (p.apart > b->tolerance) part_of_variable(b, v, w, &p);
         }
         arena_free(a);
