@@ -429,6 +429,8 @@ const char *own_var_defect(const Module *m, const Var *v);
 /* The output's value; 0 if absent. */
 ValueId graph_output(const Graph *g, const char *name);
 void graph_add_output(Graph *g, Str name, ValueId v);
+/* Removes the output; its value; 0 if absent. */
+ValueId graph_take_output(Graph *g, const char *name);
 /* The value that reads the variable in this graph (one per graph). */
 ValueId graph_var(Graph *g, int var);
 /* The variable takes that value when the program ends. */

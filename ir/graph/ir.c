@@ -508,6 +508,18 @@ void graph_add_output(Graph *g, Str name, ValueId v) {
     vec_push(g->arena, &g->outputs, o);
 }
 
+ValueId graph_take_output(Graph *g, const char *name) {
+    ValueId v = NO_VALUE;
+    int kept = 0;
+    for (int i = 0; i < g->outputs.len; i++)
+        if (!strcmp(g->outputs.data[i].name, name))
+            v = g->outputs.data[i].value;
+        else
+            g->outputs.data[kept++] = g->outputs.data[i];
+    g->outputs.len = kept;
+    return v;
+}
+
 /* ---- rewriting ----------------------------------------------------------- */
 
 int *graph_use_counts(const Graph *g, Arena *scratch) {

@@ -530,17 +530,6 @@ int trained_params(const Graph *g, Arena *scratch, const Objective *j,
     return n;
 }
 
-/* Removes that output, if there is one. */
-static ValueId take_output(Graph *g, Str name) {
-    ValueId v = graph_output(g, name);
-    int kept = 0;
-    for (int i = 0; i < g->outputs.len; i++)
-        if (g->outputs.data[i].name != name)
-            g->outputs.data[kept++] = g->outputs.data[i];
-    g->outputs.len = kept;
-    return v;
-}
-
 /* Gradients of the parameters that the objective trains and its loss is
    computed from; or, by pass perturb, of what stands in their places. */
 static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
@@ -559,10 +548,11 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     if (n == 0) return nothing_trains(g, cx->diag, loss);
     for (int k = 0; k < n; k++) {
         Str name = value_get(g, params[k])->name;
-        want[k] = take_output(g, family_name(FAMILY_MOVED, name));
+        want[k] = graph_take_output(g, family_name(FAMILY_MOVED, name));
         if (!is_value(want[k])) want[k] = params[k];
     }
-    ValueId moved = take_output(g, own_output(OUT_MOVED_LOSS, g->objective));
+    ValueId moved =
+        graph_take_output(g, own_output(OUT_MOVED_LOSS, g->objective));
     if (is_value(moved)) loss = moved;
     const bool *needs = needed_by(g, cx->scratch, &loss, 1);
     TRY(check_writes(g, cx->diag));

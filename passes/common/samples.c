@@ -622,15 +622,8 @@ static void put_own(Graph *g, OwnVar var, ValueId with) {
     if (old.i) put_samples(g, old, with);
 }
 
-static ValueId take_output(Graph *g, OwnOutput o) {
-    Str name = own_output(o, g->objective);
-    ValueId v = graph_output(g, name);
-    int kept = 0;
-    for (int i = 0; i < g->outputs.len; i++)
-        if (g->outputs.data[i].name != name)
-            g->outputs.data[kept++] = g->outputs.data[i];
-    g->outputs.len = kept;
-    return v;
+static ValueId take_own(Graph *g, OwnOutput o) {
+    return graph_take_output(g, own_output(o, g->objective));
 }
 
 bool samples_sum(const Graph *g) {
@@ -650,8 +643,8 @@ static bool reads_inputs(const Graph *g, ValueId v) {
 }
 
 ValueId samples_weigh(Graph *g) {
-    ValueId share = take_output(g, OUT_SHARE);
-    take_output(g, OUT_ROWS);
+    ValueId share = take_own(g, OUT_SHARE);
+    take_own(g, OUT_ROWS);
     if (!share.i || value_get(g, share)->kind == VK_CONST)
         share = graph_scalar(g, DT_F32, 1);
     put_own(g, OWN_SHARES, share);
@@ -677,7 +670,7 @@ static ValueId ones(Graph *g, TypeId type) {
 }
 
 bool samples_all(Graph *g) {
-    ValueId rows = take_output(g, OUT_ROWS), share = take_output(g, OUT_SHARE);
+    ValueId rows = take_own(g, OUT_ROWS), share = take_own(g, OUT_SHARE);
     bool labels = share.i && reads_inputs(g, share);
     put_own(g, OWN_SHARES, graph_scalar(g, DT_F32, 1));
     if (!rows.i) return labels;
