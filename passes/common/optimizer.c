@@ -190,9 +190,7 @@ static Status check_states(const Module *m, PassCtx *cx, const Objective *j,
 static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
                               const Objective *j) {
     const Fn *fn = j->optimizer.fn;
-    bool wraps = false;
-    for (int i = 0; i < j->wrappers.len; i++)
-        wraps |= j->wrappers.data[i].fn->optimizer->role == WRAPPER_AFTER;
+    bool wraps = step_wrapper(j, WRAPPER_AFTER) != NULL;
     if ((cx->opt->average.fn || wraps) && optimizer_evaluates(fn->optimizer)) {
         fail(cx->diag, (Loc){.file = m->file},
              "%s: --optimizer %s computes itself what evaluation "

@@ -18,13 +18,6 @@
 #include "passes/common/step.h"
 #include "passes/rewrite.h"
 
-static const OptimizerSpec *wrapper_of(const Objective *j) {
-    for (int i = 0; i < j->wrappers.len; i++)
-        if (j->wrappers.data[i].fn->optimizer->role == WRAPPER_BEFORE)
-            return &j->wrappers.data[i];
-    return NULL;
-}
-
 /* The gradients, unscaled, and whether all are finite. */
 static Status first_gradients(Step *s, PassCtx *cx) {
     Graph *g = s->g;
@@ -122,7 +115,8 @@ Status pass_perturb(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         const Objective *j = options_objective(cx->opt, g->objective);
-        const OptimizerSpec *wrapper = j ? wrapper_of(j) : NULL;
+        const OptimizerSpec *wrapper =
+            j ? step_wrapper(j, WRAPPER_BEFORE) : NULL;
         if (g->program != PROGRAM_TRAIN || !wrapper) continue;
         TRY(check_wrapper(m, cx, j, wrapper));
         TRY(perturb(g, cx, j, wrapper));

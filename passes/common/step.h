@@ -103,6 +103,8 @@ Status step_transform(Step *s, EarlyPart part);
 
 /* Updates the parameters of a part, and their state. */
 Status step_update(Step *s, EarlyPart part);
+/* The objective's first wrapper of that role; NULL: it has none. */
+const OptimizerSpec *step_wrapper(const Objective *j, OptimizerRole role);
 /* What a wrapper before the gradient puts in the place of parameters. */
 Status step_move(Step *s, const OptimizerSpec *wrapper, ValueId *moved);
 /* A program's text must define the functions that it calls. */

@@ -221,6 +221,13 @@ static Status run_one(Step *s, const OptimizerSpec *o, EarlyPart part,
     return OK;
 }
 
+const OptimizerSpec *step_wrapper(const Objective *j, OptimizerRole role) {
+    for (int i = 0; i < j->wrappers.len; i++)
+        if (j->wrappers.data[i].fn->optimizer->role == role)
+            return &j->wrappers.data[i];
+    return NULL;
+}
+
 static Update update_of(const Step *s, int p) {
     ValueId param = s->params.data[p];
     return (Update){.param = param, .v = *value_var(s->g, param)};
