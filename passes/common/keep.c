@@ -13,7 +13,7 @@
      - backward multiplies it, adds it, or reads a smooth function of it whose
        slope is bounded. Differences, quotients, exp, log and powers would
        amplify the error of up to 6 %; comparisons need exact numbers, except
-   those with 0
+       those with 0
      - it is neither an operand of scores of attention nor a probability:
        backward reads exp of them
    Of a chain of recomputed values, of which backward reads only the last one,
@@ -427,6 +427,6 @@ Status pass_keep(Module *m, PassCtx *cx) {
     if (!cx->opt->keep_f8) return OK;
     for (int i = 0; i < m->graphs.len; i++)
         any |= keep_graph(m->graphs.data[i], cx);
-    return any ? pass_dce(m, cx)
-               : OK; /* recomputed values that codes replace */
+    if (!any) return OK;
+    return pass_dce(m, cx); /* drops recomputed values that codes replace */
 }

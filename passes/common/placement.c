@@ -45,8 +45,8 @@
        values average out; these reach the loss.
      - operands of a softmax that a product reads, such as scores of attention
        that no target keeps in its cache, nearest the loss first, while this
-   adds at most 1/64 to the bytes of a step: PyTorch's fused attention has them
-   in fp32, and exp amplifies their errors
+       adds at most 1/64 to the bytes of a step: PyTorch's fused attention has
+       them in fp32, and exp amplifies their errors
      - values of wide.h: torch.autocast has them in fp32, and a reader would
        amplify their rounding error
    A view has the dtype of its source, as do operand and result of a pool.  Low
