@@ -217,7 +217,9 @@ class Ampc:
             child.returncode = status
             if status:
                 sys.exit("ampc run failed")
-            times = [json.loads(line)["ms"] for line in open(log.name)]
+            # Beside steps the log has lines of what happened, as a spike.
+            lines = [json.loads(line) for line in open(log.name)]
+            times = [line["ms"] for line in lines if "ms" in line]
         return times, 1e3 * (usage.ru_utime + usage.ru_stime)
 
     def run(self, seconds):
