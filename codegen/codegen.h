@@ -58,6 +58,7 @@ typedef struct LoweredStep {
     bool summed;                      /* the result is then summed over ranks */
     const struct LoweredStep *behind; /* Group.after; NULL: none              */
     int64_t unit; /* kernels of form flat: elements per unit */
+    Guard guard;  /* of the group */
 } LoweredStep;
 
 /* lower.c: the step of every group.  Kernels are shared structurally through

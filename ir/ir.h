@@ -133,8 +133,16 @@ typedef enum GroupKind {
 } GroupKind;
 extern const char *const group_kind_text[];
 
+/* Where something runs: only if the truth value `when` is true (`unless`:
+   false); NO_VALUE: always. */
+typedef struct Guard {
+    ValueId when;
+    bool unless;
+} Guard;
+
 typedef struct Group {
     GroupKind kind;
+    Guard guard; /* elsewhere its results may hold anything */
     bool beside; /* POINT, ROW: runs in the previous group's launch, with the
                     same computation on other operands */
     bool after;  /* ROW, beside: runs after another group of that launch, on

@@ -64,7 +64,22 @@ def flow():
     class TripsUnbounded(Trips):
         own_options = []
 
-    kinds = [type("Branch" + k, (Branch,), {"kind": k}) for k in ("log", "other")]
+    class BranchRare(Base):
+        """An operator whose translation by torch.onnx is another one, and no_grad, in a branch."""
+        def rare(s, h, i):
+            with torch.no_grad(): scale = 1 + h * h
+            return torch.tanh(h) / scale + torch.zeros_like(h).scatter_reduce(0, i, h, "mean")
+        def plain(s, h, i): return torch.tanh(h)
+        def start(s, x): return s.l(x), torch.tensor([0, 2, 2, 1, 0, 2])[:, None].expand(6, 4)
+        def forward(s, x):
+            h, i = s.start(x)
+            return s.m(torch.cond(h.sum() > s.level, s.rare, s.plain, (h, i)))
+        def unrolled(s, x):
+            h, i = s.start(x)
+            return s.m(s.rare(h, i) if h.sum() > s.level else s.plain(h, i))
+
+    kinds = [type("Rare" + k, (BranchRare,), {"level": v}) for k, v in (("taken", -99.), ("other", 99.))]
+    kinds += [type("Branch" + k, (Branch,), {"kind": k}) for k in ("log", "other")]
     return [*kinds, BranchRow, Trips, TripsNone, TripsUnbounded]
 
 

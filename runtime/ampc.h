@@ -242,7 +242,7 @@ typedef struct ampc_comm_options {
 typedef void *(*ampc_alloc_fn)(void *ctx, size_t bytes, size_t align);
 typedef void (*ampc_free_fn)(void *ctx, void *p, size_t bytes);
 typedef void (*ampc_log_fn)(void *ctx, const char *line);
-/* One step of a program; times in nanoseconds of a monotonic clock. */
+/* One step of a program that ran; times in nanoseconds of a monotonic clock. */
 typedef void (*ampc_profile_fn)(void *ctx, const char *program,
                                 const char *step, uint64_t begin_ns,
                                 uint64_t end_ns);

@@ -325,6 +325,8 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
                 left[n->in[i].i] = true;
         }
     }
+    for (int j = 0; j < g->groups.len; j++)
+        left[g->groups.data[j].guard.when.i] = true;
     for (int j = 0; j < g->outputs.len; j++)
         left[g->outputs.data[j].value.i] = true;
     for (int j = 0; j < g->writes.len; j++)
@@ -336,6 +338,7 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
         n = f.nodes.len;
         if (lower_group(g, &f, ks, scratch, d, &(*out)[f.group]) != OK)
             status = ERR_USER;
+        (*out)[f.group].guard = g->groups.data[f.group].guard;
         arena_free(scratch);
     }
     return status;

@@ -140,8 +140,8 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
     const char *name = target_text[t->kind];
     put_refs(sb, t);
     sb_printf(sb,
-              "\n/* kind, fn, epilogue, second, refs, epilogue's, pars, units, "
-              "grain, split,\n   scratch, name */\n"
+              "\n/* kind, fn, epilogue, second, refs, epilogue's, pars, when, "
+              "unless, units,\n   grain, split, scratch, name */\n"
               "static const PlanStep %s_steps[] = {\n",
               name);
     for (int p = 0, i = 0; p < t->runs.len; p++) {
@@ -154,11 +154,13 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
                 sb_puts(sb, lib_info(s->fn)->plan_name);
             else
                 sb_printf(sb, "%u", s->fn);
-            sb_printf(
-                sb, ", %u, %u, %u, %u, %u, %u, %u, %lld, %lld, %lld, %llu, ",
-                s->epilogue, s->second, s->ref0, s->nref, s->ep_nref, s->par0,
-                s->npar, (long long)s->units, (long long)s->grain,
-                (long long)s->split, (unsigned long long)s->scratch);
+            sb_printf(sb,
+                      ", %u, %u, %u, %u, %u, %u, %u, %u, %u, %lld, %lld, %lld, "
+                      "%llu, ",
+                      s->epilogue, s->second, s->ref0, s->nref, s->ep_nref,
+                      s->par0, s->npar, s->when, s->unless, (long long)s->units,
+                      (long long)s->grain, (long long)s->split,
+                      (unsigned long long)s->scratch);
             put_string(sb, s->name);
             sb_puts(sb, "},\n");
         }

@@ -199,6 +199,8 @@ static GroupCheck *group_check(Verifier *v) {
             if (is_value(n->in[k]) && group_of(c, n->in[k]) != n->group)
                 c->leaves[n->in[k].i] = true;
     }
+    for (int i = 0; i < v->g->groups.len; i++)
+        c->leaves[v->g->groups.data[i].guard.when.i] = true;
     for (int i = 0; graph_root(v->g, i); i++)
         c->leaves[graph_root(v->g, i)->i] = true;
     return c;
@@ -237,6 +239,23 @@ static Status check_beside(GroupCheck *c, int group, int first, bool *done) {
     return OK;
 }
 
+/* A group's condition is one truth value that an earlier group computes, and
+   always. */
+static Status check_guard(GroupCheck *c, int group) {
+    const Group *x = &c->g->groups.data[group];
+    const Node *first = node_at(c->g, c->span[group].first);
+    if (!is_value(x->guard.when)) return OK;
+    const Type *t = value_type(c->g, x->guard.when);
+    int maker = group_of(c, c->root[x->guard.when.i]);
+    if (t->dtype != DT_BOOL || type_count(t) != 1)
+        return verify_fail(c->v, first, "its group's condition is %s", TXT(t));
+    if (x->beside || maker >= group ||
+        (maker >= 0 && is_value(c->g->groups.data[maker].guard.when)))
+        return verify_fail(c->v, first,
+                           "the condition of its group is not always there");
+    return OK;
+}
+
 Status verify_groups(Verifier *v) {
     GroupCheck *c = group_check(v);
     bool *tainted = NEW_ARRAY(v->a, bool, v->g->order.len + 1);
@@ -246,6 +265,7 @@ Status verify_groups(Verifier *v) {
     for (int i = 0; i < v->g->groups.len; i++) {
         if (!v->g->groups.data[i].beside) launch = i;
         if (v->g->groups.data[i].beside) TRY(check_beside(c, i, launch, done));
+        TRY(check_guard(c, i));
         Span s = c->span[i];
         const Node *n = node_at(c->g, s.first);
         switch (v->g->groups.data[i].kind) {
@@ -290,6 +310,9 @@ static void find_lives(PlanCheck *p) {
         if (n->group < 0) continue;
         at += c->span[n->group].first == i && !g->groups.data[n->group].beside;
         p->step[n->group] = at;
+        uint32_t when = c->root[g->groups.data[n->group].guard.when.i].i;
+        p->last[when] = at;
+        p->reader[when] = -1;
         for (int k = 0; k < n->nin; k++) {
             uint32_t r = c->root[n->in[k].i].i;
             bool other = p->last[r] == at && p->reader[r] != n->group;

@@ -12,7 +12,8 @@
      line   = kind %x: type [= init] [options], ..    kind: param, buffer, ..
             | "const" %x: type = init
             | %a, .. = op operand, .. {attr=value, ..} : type, .. !flag
-            | "group" kind ["beside" | "after"] "{" nodes "}"
+            | "group" kind ["beside" | "after"] [("if" | "unless") %a]
+              "{" nodes "}"
             | "write" %var = operand
             | "return" [word=]operand, ..
             | a statement of fn/ast.h, also behind "return" [word=]

@@ -324,6 +324,16 @@ Status parse_node(Parser *p) {
     return name_results(p, &t, id);
 }
 
+/* ["if" %a | "unless" %a], where the group runs. */
+static Status parse_guard(Parser *p, Guard *guard) {
+    guard->unless = lex_is_word(&p->lx, "unless");
+    if (!guard->unless && !lex_is_word(&p->lx, "if")) return OK;
+    TRY(lex_next(&p->lx));
+    if (p->lx.tok.kind != T_NAME)
+        return lex_fail(&p->lx, &p->lx.tok, "the value that is the condition");
+    return parse_operand(p, &guard->when);
+}
+
 Status parse_group(Parser *p) {
     Group group = {0};
     int kind = -1;
@@ -337,6 +347,7 @@ Status parse_group(Parser *p) {
     group.after = lex_is_word(&p->lx, "after");
     group.beside = group.after || lex_is_word(&p->lx, "beside");
     if (group.beside) TRY(lex_next(&p->lx));
+    TRY(parse_guard(p, &group.guard));
     TRY(lex_expect(&p->lx, '{'));
     vec_push(p->m->arena, &p->g->groups, group);
     p->group = p->g->groups.len - 1;

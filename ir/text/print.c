@@ -326,10 +326,15 @@ static void print_nodes(StrBuf *sb, const Graph *g) {
         if (open >= 0 && n->group != open) sb_puts(sb, "  }\n");
         if (n->group >= 0 && n->group != open) {
             Group group = g->groups.data[n->group];
-            sb_printf(sb, "  group %s%s {\n", group_kind_text[group.kind],
+            sb_printf(sb, "  group %s%s", group_kind_text[group.kind],
                       group.after    ? " after"
                       : group.beside ? " beside"
                                      : "");
+            if (is_value(group.guard.when)) {
+                sb_puts(sb, group.guard.unless ? " unless " : " if ");
+                put_operand(sb, g, group.guard.when);
+            }
+            sb_puts(sb, " {\n");
         }
         open = n->group;
         sb_puts(sb, open >= 0 ? "    " : "  ");

@@ -26,10 +26,19 @@ static void find_groups(Flow *f) {
     }
 }
 
-/* Lists the values that each group reads from other groups. */
+/* Group i reads buffer r, which another one computes. */
+static void add_read(Flow *f, int i, ValueId r, int *at) {
+    f->read[(*at)++] = r;
+    f->crowded[r.i] = f->last[r.i] >= f->from[i];
+    f->last[r.i] = i;
+    if (f->def[r.i] >= 0) f->stored[r.i] = true;
+}
+
+/* Lists the values that each group reads from other groups. A condition is
+   read before the group runs: no result takes its place. */
 static void find_reads(Flow *f) {
     Graph *g = f->g;
-    int total = 0;
+    int total = f->ngroup;
     for (int i = 0; i < g->order.len; i++) total += node_at(g, i)->nin;
     f->read = NEW_ARRAY(f->a, ValueId, total + 1);
     int *mark = NEW_ARRAY(f->a, int, g->values.len); /* + 1, by root */
@@ -43,12 +52,12 @@ static void find_reads(Flow *f) {
                 ValueId r = f->root[n->in[k].i];
                 if (f->def[r.i] == i || mark[r.i] == i + 1) continue;
                 mark[r.i] = i + 1;
-                f->read[at++] = r;
-                f->crowded[r.i] = f->last[r.i] >= f->from[i];
-                f->last[r.i] = i;
-                if (f->def[r.i] >= 0) f->stored[r.i] = true;
+                add_read(f, i, r, &at);
             }
         }
+        ValueId when = f->root[g->groups.data[i].guard.when.i];
+        if (is_value(when) && mark[when.i] != i + 1) add_read(f, i, when, &at);
+        if (is_value(when)) f->crowded[when.i] = true;
         f->read_at[i + 1] = at;
     }
 }

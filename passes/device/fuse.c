@@ -203,6 +203,9 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
     }
     for (int i = 0; f->escapes[from.i] && graph_root(g, i); i++)
         if (same_value(*graph_root(g, i), from)) *graph_root(g, i) = to;
+    for (int c = 0; f->waiting[from.i].len && c < f->clusters.len; c++)
+        if (same_value(cluster(f, c)->guard.when, from))
+            cluster(f, c)->guard.when = to;
 }
 
 /* True if n reads a value with no other reader: then no other node equals n. */
@@ -235,18 +238,22 @@ static void drop_copies(Fuse *f, Cluster *c) {
     c->nodes.len = kept;
 }
 
-/* Places a cluster after the clusters whose results it reads. */
+static void place_cluster(Fuse *f, int c);
+
+static void place_maker(Fuse *f, ValueId v) {
+    int m = is_value(v) ? maker(f, view_root(f->g, v)) : -1;
+    if (m >= 0) place_cluster(f, m);
+}
+
+/* Places a cluster after the clusters whose results it needs. */
 static void place_cluster(Fuse *f, int c) {
     const NodeList *x = &cluster(f, c)->nodes;
     if (cluster(f, c)->placed) return;
     cluster(f, c)->placed = true;
+    place_maker(f, cluster(f, c)->guard.when);
     for (int i = 0; i < x->len; i++) {
         const Node *n = node_get(f->g, x->data[i]);
-        for (int k = 0; k < n->nin; k++) {
-            ValueId v = n->in[k];
-            int m = is_value(v) ? maker(f, view_root(f->g, v)) : -1;
-            if (m >= 0) place_cluster(f, m);
-        }
+        for (int k = 0; k < n->nin; k++) place_maker(f, n->in[k]);
     }
     vec_push(f->a, &f->placed, c);
 }
@@ -259,7 +266,9 @@ static void place_all(Fuse *f) {
     g->groups.len = 0;
     for (int c = 0; c < f->clusters.len; c++) {
         const NodeList *x = &cluster(f, c)->nodes;
-        vec_push(g->arena, &g->groups, (Group){.kind = cluster(f, c)->kind});
+        Group group = {.kind = cluster(f, c)->kind,
+                       .guard = cluster(f, c)->guard};
+        vec_push(g->arena, &g->groups, group);
         for (int i = 0; i < x->len; i++) node_get(g, x->data[i])->group = c;
     }
     for (int i = 0; i < g->order.len; i++) {

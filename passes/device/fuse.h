@@ -10,6 +10,7 @@
 #ifndef AMPC_PASSES_TARGET_FUSE_H
 #define AMPC_PASSES_TARGET_FUSE_H
 
+#include "passes/device/guard.h"
 #include "passes/passes.h"
 #include "passes/device/target.h"
 
@@ -35,6 +36,7 @@ typedef struct Cluster {
                                          results of chunks */
     bool codes, back; /* forward makes codes there (codes.h); a part of the
                          backward pass is there */
+    Guard guard;      /* of all of its nodes */
     bool dead;   /* merged away                                           */
     bool placed; /* in the result                                         */
 } Cluster;
@@ -55,10 +57,12 @@ typedef struct Fuse {
     const TargetInfo *target;
     Arena *a; /* pass scratch */
     UserIndex users;
-    bool *escapes;   /* per value: an output, written to a variable, or read by
-                        a VIEW */
-    int *position;   /* per node */
-    int *cluster_of; /* by NodeId.i; -1: a VIEW */
+    bool *escapes; /* per value: an output, written to a variable, or read by
+                      a VIEW */
+    const Guard *guard; /* per node: where it runs */
+    NodeList *waiting;  /* per value: the nodes whose condition it is */
+    int *position;      /* per node */
+    int *cluster_of;    /* by NodeId.i; -1: a VIEW */
     VEC(Cluster) clusters;
     int first;            /* first cluster in rank order */
     VEC(Reached) reached; /* clusters found by a search */
@@ -115,7 +119,7 @@ bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
 
 /* ---- fuse_clusters.c ----------------------------------------------------- */
 
-/* The readers of each value. */
+/* The readers of each value, and where nodes run. */
 void fuse_index_users(Fuse *f);
 void fuse_start_clusters(Fuse *f);
 /* The values that chunks of rows (stream.c) read, and the readers of their

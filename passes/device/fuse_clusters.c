@@ -19,6 +19,14 @@ void fuse_index_users(Fuse *f) {
         bool view = node_kind(n) == KIND_VIEW;
         for (int k = 0; k < n->nin; k++) f->escapes[n->in[k].i] |= view;
     }
+    f->guard = guards_of(g, f->a);
+    f->waiting = NEW_ARRAY(f->a, NodeList, g->values.len);
+    for (int i = 0; i < g->order.len; i++) {
+        ValueId when = f->guard[g->order.data[i].i].when;
+        if (!is_value(when)) continue;
+        f->escapes[when.i] = true;
+        vec_push(f->a, &f->waiting[when.i], g->order.data[i]);
+    }
 }
 
 static void unlink_cluster(Fuse *f, int c) {
@@ -59,6 +67,7 @@ static void start_pivots(Fuse *f) {
         behind[id.i] = before[id.i] = f->cluster_of[id.i] < 0 ? 0 : own;
         for (int k = 0; k < n->nin; k++)
             behind[id.i] |= behind[maker_node(g, n->in[k]).i];
+        behind[id.i] |= behind[maker_node(g, f->guard[id.i].when).i];
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
         NodeId id = g->order.data[i];
@@ -66,6 +75,7 @@ static void start_pivots(Fuse *f) {
         int c = f->cluster_of[id.i];
         for (int k = 0; k < n->nin; k++)
             before[maker_node(g, n->in[k]).i] |= before[id.i];
+        before[maker_node(g, f->guard[id.i].when).i] |= before[id.i];
         if (c < 0) continue;
         cluster(f, c)->pivots = behind[id.i] & before[id.i];
         cluster(f, c)->behind = behind[id.i];
@@ -102,6 +112,7 @@ void fuse_start_clusters(Fuse *f) {
                                                      : 0,
                      .codes = makes_codes(g, node_get(g, id)),
                      .back = (flags & NODE_BACKWARD) != 0,
+                     .guard = f->guard[id.i],
                      .chunk = node_get(g, id)->loc.chunk};
         vec_push(f->a, &c.nodes, id);
         f->cluster_of[id.i] = (int)n;
@@ -192,30 +203,41 @@ static Search reach(Fuse *f, int c, int from, int b) {
             for (Users u = users_of(&f->users, n->out[o]);
                  u.at < u.end && !found; u.at++)
                 found = reach_user(f, *u.at, from, from >= 0, b);
+        for (int o = 0; o < n->nout; o++) {
+            const NodeList *w = &f->waiting[n->out[o].i];
+            for (int k = 0; k < w->len && !found; k++)
+                found = reach_user(f, w->data[k], from, from >= 0, b);
+        }
     }
     return found;
+}
+
+static Search reach_back(Fuse *f, int c, int lo, int hi);
+
+/* Cluster c depends on value v. */
+static Search reach_maker(Fuse *f, int c, ValueId v, int lo, int hi) {
+    ValueId root = view_root(f->g, v);
+    int m = maker(f, root);
+    if (f->steps-- == 0) return TOO_FAR;
+    if (m == lo && (c != hi || !same_value(root, v))) return CYCLE;
+    if (m < 0 || m == lo || m == c ||
+        cluster(f, m)->rank <= cluster(f, lo)->rank ||
+        f->cluster_mark[m] == f->cluster_stamp)
+        return FREE;
+    return reach_back(f, m, lo, hi);
 }
 
 /* The same in the other direction: collects the clusters ranked above lo
    that c depends on. */
 static Search reach_back(Fuse *f, int c, int lo, int hi) {
-    Search found = FREE;
+    ValueId when = cluster(f, c)->guard.when;
     f->cluster_mark[c] = f->cluster_stamp;
     if (c != hi) vec_push(f->a, &f->reached, (Reached){c, 0});
+    Search found = is_value(when) ? reach_maker(f, c, when, lo, hi) : FREE;
     for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
         const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
-        for (int k = 0; k < n->nin && !found; k++) {
-            if (!is_value(n->in[k])) continue;
-            ValueId root = view_root(f->g, n->in[k]);
-            int m = maker(f, root);
-            if (f->steps-- == 0) return TOO_FAR;
-            if (m == lo && (c != hi || !same_value(root, n->in[k])))
-                return CYCLE;
-            if (m >= 0 && m != lo && m != c &&
-                cluster(f, m)->rank > cluster(f, lo)->rank &&
-                f->cluster_mark[m] != f->cluster_stamp)
-                found = reach_back(f, m, lo, hi);
-        }
+        for (int k = 0; k < n->nin && !found; k++)
+            if (is_value(n->in[k])) found = reach_maker(f, c, n->in[k], lo, hi);
     }
     return found;
 }
@@ -304,7 +326,8 @@ bool fuse_merge(Fuse *f, int a, int b) {
     GroupKind kind = ca->kind > cb->kind ? ca->kind : cb->kind;
     if (ca->kind == GROUP_ANCHOR && cb->kind == GROUP_LIB) kind = GROUP_ANCHOR;
     if (a == b || !chunks_agree(ca, cb) || kind == GROUP_LIB ||
-        (ca->codes && cb->back) || (cb->codes && ca->back) ||
+        !guard_same(ca->guard, cb->guard) || (ca->codes && cb->back) ||
+        (cb->codes && ca->back) ||
         x->len + y->len > fuse_most_nodes(f, kind == ca->kind ? ca : cb))
         return false;
     all->len = 0;

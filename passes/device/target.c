@@ -17,6 +17,7 @@
 const TargetInfo target_info[NUM_TARGETS] = {
     [TARGET_CPU] = {.pools = true,
                     .attend_keys = 96, /* 64 keys of 64 features: 13 % slower */
+                    .work_of_a_byte = 8,
                     .max_buffers = 24,
                     .max_numbers = 24,
                     .max_nodes = 96,

@@ -111,6 +111,7 @@ struct ampc_session {
     char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
+    bool spared;       /* the CPU's last step was left out (PlanStep.when) */
     int told;          /* 1 + the program whose step is being reported, or 0 */
     ampc_bad_data bad; /* details of the last AMPC_ERR_DATA; count: number
                           reported */

@@ -29,6 +29,8 @@ typedef struct BoundStep {
     CpuPool pool; /* the epilogue's pool, if any */
     Kept *kept;   /* NULL: nothing                                           */
     bool writes;  /* variables that the step writes */
+    bool unless;
+    void *when; /* the truth value of PlanStep.when; NULL: always */
 } BoundStep;
 
 /* A table entry that must follow an input's address. */

@@ -44,6 +44,7 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
             *grads |=
                 x->space == PLAN_VAR && s->m->vars[x->index].kind == PLAN_GRAD;
         }
+        *npatch += t->when && plan->refs[t->when - 1].space == PLAN_INPUT;
         *nbuf += t->nref + t->ep_nref;
         *npar += t->split ? t->npar : 0;
     }
@@ -104,6 +105,8 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);
+    b->unless = t->unless;
+    if (t->when) b->when = bind_ref(cx, &cx->plan->refs[t->when - 1], &b->when);
     if (t->epilogue)
         b->epilogue =
             (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref, NULL};
@@ -272,6 +275,11 @@ static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     t->kernel(t->buf, t->par, lo, hi);
 }
 
+/* True if data say that the step is left out. */
+static bool is_spared(const BoundStep *t) {
+    return t->when && (*(const uint8_t *)t->when != 0) == t->unless;
+}
+
 static void has_written(ampc_session *s, int program, uint32_t step) {
     CpuDevice *d = s->device;
     const PlanStep *t = &s->plan->steps[s->plan->runs[program].step0 + step];
@@ -283,6 +291,8 @@ static void has_written(ampc_session *s, int program, uint32_t step) {
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     const CpuDevice *d = s->device;
     BoundStep *t = &d->bound[program].steps[step];
+    s->spared = is_spared(t);
+    if (s->spared) return AMPC_OK;
     if (t->kind == PLAN_SUM) {
         sums_ready(s);
     } else if (t->kind == PLAN_SUM_NOW) {

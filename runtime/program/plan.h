@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 13
+#define AMPC_PLAN_VERSION 14
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -145,13 +145,17 @@ typedef enum PlanProduct {
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
-    uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
-                            PLAN_PRODUCT: a kernel's + 1; 0 = none */
-    uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
-                            PLAN_LIB, PLAN_ROWS: see there; 0 = none */
-    uint32_t ref0, nref; /* range of PlanTarget.refs */
-    uint32_t ep_nref;    /* after them: the epilogue's own refs */
-    uint32_t par0, npar; /* range of PlanTarget.pars */
+    uint32_t epilogue;     /* PLAN_LIB: index of a generated one + 1;
+                              PLAN_PRODUCT: a kernel's + 1; 0 = none */
+    uint32_t second;       /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
+                              PLAN_LIB, PLAN_ROWS: see there; 0 = none */
+    uint32_t ref0, nref;   /* range of PlanTarget.refs */
+    uint32_t ep_nref;      /* after them: the epilogue's own refs */
+    uint32_t par0, npar;   /* range of PlanTarget.pars */
+    uint32_t when, unless; /* PLAN_KERNEL, PLAN_LIB: if `when` is not 0,
+                              refs[when - 1] is one truth value, and the step
+                              runs only if it is true (`unless`: false);
+                              elsewhere its results hold anything */
     int64_t units; /* PLAN_KERNEL: independent work units                */
     int64_t grain; /* PLAN_KERNEL: units that are worth a hand-over to a
                       thread */

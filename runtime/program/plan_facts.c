@@ -168,12 +168,21 @@ static bool plan_split_ok(const PlanTarget *p, const PlanStep *t,
     return ok;
 }
 
+/* Steps of CPUs alone are left out. */
+static bool plan_condition_ok(const RunCheck *c, const PlanStep *t) {
+    return c->t == c->m->cpu &&
+           (t->kind == PLAN_KERNEL || t->kind == PLAN_LIB) &&
+           plan_refs_ok(c, t->when - 1, 1) &&
+           c->t->refs[t->when - 1].space != PLAN_NONE;
+}
+
 static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     if (t->ep_nref > UINT32_MAX - t->nref ||
         !plan_refs_ok(c, t->ref0, t->nref + t->ep_nref) ||
         !plan_slice(t->par0, t->npar, c->t->npar))
         return false;
     bool cpu = c->t == c->m->cpu;
+    if (t->when && !plan_condition_ok(c, t)) return false;
     switch (t->kind) {
     case PLAN_KERNEL: return cpu && plan_split_ok(c->t, t, t->npar > 0);
     case PLAN_LIB:

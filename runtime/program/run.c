@@ -338,8 +338,9 @@ static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
     const PlanRun *r = &s->plan->runs[program];
     const char *name = s->plan->steps[r->step0 + step].name;
     uint64_t begin = now_ns();
+    s->spared = false;
     ampc_status status = s->backend->step(s, program, step);
-    if (status != AMPC_OK) return status;
+    if (status != AMPC_OK || s->spared) return status;
     s->told = program + 1;
     s->profile(s->profile_ctx, p->name, name ? name : "", begin, now_ns());
     s->told = 0;

@@ -181,12 +181,21 @@ def _name_parameters(program: Any, module: Any) -> list[str]:
     return frozen
 
 
+def _graphs(graph_module: Any) -> list[Any]:
+    """Its graph, and those of cond and while_loop inside."""
+    return [m.graph for m in graph_module.modules()
+            if isinstance(m, torch.fx.GraphModule)]
+
+
+def _nodes(graph_module: Any) -> list[Any]:
+    return [n for graph in _graphs(graph_module) for n in graph.nodes]
+
+
 def _stop_without_grad(graph_module: Any) -> None:
     """What torch.no_grad() computed passes no gradient: a detach behind it says
     so in the file, where no_grad itself leaves nothing."""
     aten, hop = torch.ops.aten, torch.ops.higher_order
-    for graph in [m.graph for m in graph_module.modules()
-                  if isinstance(m, torch.fx.GraphModule)]:
+    for graph in _graphs(graph_module):
         for node in list(graph.nodes):
             if node.target is not hop.wrap_with_set_grad_enabled or \
                     node.args[0] is not False:
@@ -208,7 +217,7 @@ def _stop_without_grad(graph_module: Any) -> None:
 
 def _with(program: Any, table: Mapping[Any, Any]) -> Any:
     """The operators that the program has, by their formulas."""
-    present = {n.target for n in program.graph.nodes}
+    present = {n.target for n in _nodes(program.graph_module)}
     table = {op: f for op, f in table.items() if op in present}
     return program.run_decompositions(table) if table else program
 
@@ -232,7 +241,7 @@ def _prepare_composites(program: Any) -> Any:
     every = torch.export.default_decompositions()
     before: set[Any] = set()
     while True:
-        strange = {n.target for n in program.graph.nodes
+        strange = {n.target for n in _nodes(program.graph_module)
                    if isinstance(n.target, torch._ops.OpOverload) and
                    not registry.is_registered(n.target)}
         if strange <= before:
@@ -282,7 +291,7 @@ def _decided(program: Any) -> bool:
 def _unfit_program(program: Any) -> list[str]:
     """What torch.onnx would write as something else."""
     found, signature = [], program.graph_signature
-    for node in program.graph.nodes:
+    for node in _nodes(program.graph_module):
         if node.target is torch.ops.aten.batch_norm.default and \
                 node.args[3] is None:
             found.append(f"{_line(node.meta.get('stack_trace'))}: BatchNorm "
@@ -345,7 +354,7 @@ def _untranslated(program: Any) -> list[str]:
     except (ImportError, AttributeError, TypeError):
         return []  # another version: the exporter's own message remains
     found = []
-    for node in done.graph.nodes:
+    for node in _nodes(done.graph_module):
         if isinstance(node.target, torch._ops.OpOverload) and \
                 not registry.is_registered(node.target):
             found.append(f"{_line(node.meta.get('stack_trace'))}: no "

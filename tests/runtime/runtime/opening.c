@@ -167,7 +167,7 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
     plan.pars = pars;
     m.cpu = &plan;
     while (steps[at].kind != PLAN_LIB) at++;
-    for (int damage = 0; damage < 4; damage++) {
+    for (int damage = 0; damage < 5; damage++) {
         PlanStep step = steps[at];
         PlanRef ref = refs[step.ref0];
         int64_t *dtype = &pars[step.par0 + 1], good = *dtype;
@@ -175,6 +175,7 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
         if (damage == 1) steps[at].nref--;
         if (damage == 2) refs[step.ref0].space = PLAN_NONE;
         if (damage == 3) *dtype = AMPC_NDTYPE;
+        if (damage == 4) steps[at].when = plan.nref + 1;
         CHECK_EQ_INT(
             tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
             AMPC_ERR_INTERNAL);
