@@ -123,6 +123,7 @@ static void put_shared(StrBuf *sb, const Body *b, const char *prefix) {
                   n, n, kind);
         n++;
     }
+    if (!n) sb_puts(sb, "    (void)size;\n"); /* equal kernels */
     put_c_text(sb, b, b->par);
 }
 

@@ -3,6 +3,7 @@
    variables and files. Every entry that takes a session enters it (one
    thread at a time), checks its arguments, and leaves it. train.c and
    infer.c hold the entries that run programs. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -512,7 +513,8 @@ static ampc_status do_stage(ampc_session *s, const char *name, uint32_t index,
                             name ? name : "");
     if (index >= s->m->programs[p].nin)
         return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "program '%.80s' has no input %u", name, index);
+                            "program '%.80s' has no input %" PRIu32, name,
+                            index);
     return s->backend->stage ? s->backend->stage(s, p, index, data) : AMPC_OK;
 }
 

@@ -2,6 +2,7 @@
 /* dtype.c: see dtype.h. */
 #include "runtime/program/dtype.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -142,7 +143,7 @@ const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
     int n = snprintf(buf, 160, "; its axes in the order (");
     for (uint32_t i = 0; i < rank; i++) {
         moved |= o.axis[i] != i;
-        n += snprintf(buf + n, 160 - (size_t)n, "%s%u", i ? ", " : "",
+        n += snprintf(buf + n, 160 - (size_t)n, "%s%" PRIu32, i ? ", " : "",
                       o.axis[i]);
     }
     snprintf(buf + n, 160 - (size_t)n, ") would fit");

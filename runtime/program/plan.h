@@ -9,7 +9,7 @@
 #ifndef AMPC_PLAN_H
 #define AMPC_PLAN_H
 
-#include <stdint.h>
+#include <inttypes.h>
 
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
@@ -279,7 +279,7 @@ typedef struct PlanTail {
 /* Section "sidecar": the file of weights that belongs to the module OUT.so:
    OUT.weights.safetensors, or the same name with PLAN_WAITING (its crc) where a
    compilation ended between the module and that name.                       */
-#define PLAN_WAITING ".%08x"
+#define PLAN_WAITING ".%08" PRIx32
 typedef struct PlanSidecar {
     uint64_t bytes;
     uint32_t crc; /* of the whole file */

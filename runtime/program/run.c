@@ -2,6 +2,7 @@
 /* run.c: runs programs: checks the inputs of a call and walks the steps of
    the plan on the session's backend; scalars as numbers.                    */
 #define _DEFAULT_SOURCE
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -266,8 +267,9 @@ static ampc_status input_count(ampc_session *s, const PlanProgram *p,
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%.100s",
                               i ? ", " : "", s->m->tensors[p->in0 + i].name);
     return session_fail(s, AMPC_ERR_ARGUMENT,
-                        "%zu inputs given, %u needed by program '%s': %s", nin,
-                        p->nin, p->name, names);
+                        "%zu inputs given, %" PRIu32
+                        " needed by program '%s': %s",
+                        nin, p->nin, p->name, names);
 }
 
 /* Converts it in memory that the session keeps. */

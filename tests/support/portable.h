@@ -7,6 +7,7 @@
 typedef struct PortableCompiler {
     const char *name, *cc, *link; /* link: flags that only linking takes */
     const char *run;              /* a command before the program, or "" */
+    const char *args;             /* an option before its arguments, or "" */
     const char *packages;         /* of Debian */
 } PortableCompiler;
 
@@ -22,6 +23,7 @@ typedef enum PortableMachine {
     ON_ARMV7,
     ON_RISCV64,
     ON_WASM32,
+    ON_CORTEX_M4, /* no operating system, 256 KB of RAM in all */
 } PortableMachine;
 
 extern const PortableCompiler portable_compilers[];
@@ -38,18 +40,23 @@ void portable_needs(const PortableCompiler *c);
 /* Writes models/MODEL.amp with those options as C (once per folder), and the
    output of its x86-64-v2 module in 20 steps. */
 typedef struct Portable {
-    const char *dir;
+    const char *model, *dir;
     char *wanted;
 } Portable;
 Portable portable_write(const char *model, const char *options);
 
 /* Compiles it without warnings by that compiler, and compares the output of
-   20 steps; skipped as portable_needs says. */
+   20 steps; skipped as portable_needs says.  Prints a row of the table in
+   docs/guide/deploy.md: machine, size of the program, the host's own memory
+   where it gives that, milliseconds a step. */
 void portable_check(const Portable *p, const PortableCompiler *c);
 
 /* The output of the host compiled by `cc flags`, run with `args`; train.o in
    the folder is the module. */
 char *portable_run(const Portable *p, const PortableCompiler *c,
                    const char *flags, const char *args);
+
+/* Cuts off the line of what a host with -DOWN_MEMORY used; the bytes, or 0. */
+unsigned long portable_memory(char *out);
 
 #endif

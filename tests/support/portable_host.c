@@ -2,7 +2,8 @@
 /* portable_host.c [STEPS [THREADS]]: trains a module on random numbers and
    prints the bits of each loss and a hash of all variables.  With -DMODULE
    it loads that file, else it is linked with the code that --target c wrote;
-   with -DOWN_MEMORY all memory comes from one array. */
+   with -DOWN_MEMORY=BYTES all memory comes from one array of that size, and
+   the last line says how much of it was used. */
 #ifdef MODULE
 #include "ampc.h"
 #else
@@ -15,27 +16,39 @@
 #include <string.h>
 
 #ifdef OWN_MEMORY
-static _Alignas(64) char arena[16 << 20];
-static size_t used;
+static _Alignas(64) char arena[OWN_MEMORY];
+static size_t used, most;
 
 static void *take(void *ctx, size_t bytes, size_t align) {
     (void)ctx;
     size_t at = (used + align - 1) / align * align;
     if (bytes > sizeof arena || at > sizeof arena - bytes) return NULL;
     used = at + bytes;
+    if (used > most) most = used;
     return arena + at;
+}
+
+/* Memory comes back in the order of a stack, or not at all. */
+static void give_back(void *ctx, void *p, size_t bytes) {
+    (void)ctx;
+    if ((char *)p + bytes == arena + used) used = (size_t)((char *)p - arena);
+}
+#else
+static void *take(void *ctx, size_t bytes, size_t align) {
+    (void)ctx;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 
 static void give_back(void *ctx, void *p, size_t bytes) {
     (void)ctx;
-    (void)p;
     (void)bytes;
+    free(p);
 }
 #endif
 
 enum { INPUTS = 8 };
 
-static _Alignas(8) char data[INPUTS][1 << 16];
+static char *data[INPUTS];
 static uint32_t seed = 1;
 
 static uint32_t draw(void) {
@@ -65,18 +78,20 @@ static int stop(const char *what, const char *why) {
 }
 
 static int put_variables(const ampc_api *api, ampc_session *s) {
-    static _Alignas(8) char bytes[1 << 22];
     uint64_t h = UINT64_C(14695981039346656037);
     ampc_variable_info v = {.size = sizeof v};
     for (uint32_t i = 0; !api->variable(api->module, i, &v); i++) {
         if (v.kind > AMPC_KIND_STATE) continue;
+        char *bytes = take(NULL, v.bytes + !v.bytes, 64);
+        if (!bytes) return stop("read", "no memory");
         ampc_output out = {.size = sizeof out,
                            .data = bytes,
-                           .bytes = sizeof bytes,
+                           .bytes = v.bytes,
                            .dtype = v.dtype};
         if (api->read_variable(s, v.name, &out))
             return stop("read", api->error(s));
         h = hash(h, bytes, v.bytes);
+        give_back(NULL, bytes, v.bytes + !v.bytes);
     }
     printf("variables %08lx%08lx\n", (unsigned long)(h >> 32),
            (unsigned long)(h & 0xffffffff));
@@ -108,7 +123,8 @@ int main(int argc, char **argv) {
         for (uint32_t i = 0; i < p.ninput; i++) {
             ampc_tensor_info t = {.size = sizeof t};
             api->input(api->module, "train", i, &t);
-            if (t.bytes > sizeof data[i]) return stop("input", t.name);
+            if (!data[i]) data[i] = take(NULL, t.bytes, 64);
+            if (!data[i]) return stop("input", "no memory");
             fill(data[i], &t);
             in[i] = ampc_in(t.name, data[i], t.bytes, t.dtype);
         }
@@ -121,5 +137,8 @@ int main(int argc, char **argv) {
     if (put_variables(api, s)) return 1;
     if (api->save(s, "portable.ckpt")) printf("save: %s\n", api->error(s));
     api->close(s);
+#ifdef OWN_MEMORY
+    printf("memory %lu\n", (unsigned long)most);
+#endif
     return 0;
 }

@@ -24,6 +24,18 @@ static const Portable *gpt(void) {
     return &p;
 }
 
+/* Weights, moments, gradients, the step's memory, samples, stack: 256 KB. */
+static const Portable *small(void) {
+    static Portable p;
+    if (!p.dir)
+        p = portable_write("mlp", "--dim B=8 --dim H=8 --precision fp32");
+    return &p;
+}
+
+TEST_CASE(portable, mlp_on_cortex_m4_with_256_kb) {
+    portable_check(small(), &portable_compilers[ON_CORTEX_M4]);
+}
+
 #define ON(machine, i)                                                         \
     TEST_CASE(portable, mlp_##machine) {                                       \
         portable_check(mlp(), &portable_compilers[i]);                         \
