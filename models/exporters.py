@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models as each exporter writes them: what trains, and 5 steps of SGD, beside the framework.
 
-    [MODES="raw-train .."] [MODELS="GLOB .."] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
+    [MODES="raw-train .."] [MODELS="GLOB .."] [ONLY=MODULE] python models/exporters.py [--every N] FOLDER [AMPC]
 
 Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with flax, or Keras with
 tf2onnx, or skl2onnx with scikit-learn, or Paddle with paddle2onnx).  It exports every model in every mode of that framework,
 trains the framework's own model for 5 steps, writes FOLDER/NAME.onnx and FOLDER/NAME.txt, and
 with AMPC (a binary of `ampc`, whose Python package must be importable) trains each file and prints
-the comparison.  Of a case that differs, "named" says that a message names a node, a tensor or a line of the model,
-"general" that only the line about all files of the exporter speaks of it, WRONG that nothing does.  FOLDER/results.csv collects the rows "case,state,reason": a sweep that was stopped goes on with
-the cases that are not there.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
+the comparison.  Of a case that differs, "named" says that a message names the tensor, node or line at which file and
+model part (exporters_said.py), "general" that only the line about all files of the exporter speaks of it, WRONG that
+nothing does.  FOLDER/results.csv collects the rows "case,state,reason,message": a sweep that was stopped goes on with
+the cases that are not there.  --every N takes each Nth model of a mode, from all files of models: about 60 with 10.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
 
 Lines of NAME.txt:
     options OPTIONS             of `ampc`
@@ -20,10 +21,11 @@ Lines of NAME.txt:
     param|buffer NAME VALUES..  after the steps
     still NAME                  does not train
 """
-import contextlib, copy, csv, fnmatch, functools, io, logging, os, re, subprocess, sys, tempfile, warnings
+import argparse, contextlib, copy, csv, fnmatch, functools, io, logging, os, subprocess, sys, tempfile, warnings
 import numpy as np
 import onnx
 from exporters_case import Case, RATE, STEPS, held, neutral_paths
+from exporters_said import Parted, judged
 from exporters_others import jax_cases, keras_cases, paddle_cases, sklearn_cases, tensorflow_cases
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
@@ -258,12 +260,13 @@ def torch_case(folder, make, data, mode, name):
     named = list(m.named_parameters()) + [(paths if "own" in mode else lifted, p) for lifted, paths, p in
                                           (m.named() if hasattr(m, "named") else [])]
     optimizer = torch.optim.SGD([p for _, p in named if p.requires_grad], lr=RATE)
-    target, losses = None, []
+    target, losses, first_step = None, [], {}
     for _ in range(STEPS):
         y = getattr(m, "unrolled", m)(*inputs)
         if not own and target is None: target = torch.tensor(np.random.RandomState(2).randn(*y.shape), dtype=torch.float32)
         loss = y if own else (y - target).square().mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.item())
+        first_step = first_step or {k: p.detach().clone().numpy() for k, p in named}
     feed = dict(zip(names, (t.numpy() for t in inputs)))
     if not own: feed["target"] = target.numpy()
     statistics = {k: b.numpy() for k, b in m.named_buffers() if k.endswith(("running_mean", "running_var"))
@@ -273,8 +276,10 @@ def torch_case(folder, make, data, mode, name):
     options = getattr(make, "own_options" if "own" in mode else "options", [])
     batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_param
     if batch: options = ["--dim", f"{batch}={inputs[0].shape[0]}", *options]
+    trained = {k: name_in(in_file, m, k, p) for k, p in named if p.requires_grad and p.grad is not None}
     return Case(name, path, ["--loss", "auto" if own else "mse", *options], feed, losses,
-                {name_in(in_file, m, k, p): p.detach().numpy() for k, p in named if p.requires_grad and p.grad is not None}, statistics, still)
+                {trained[k]: p.detach().numpy() for k, p in named if k in trained}, statistics, still,
+                {trained[k]: v for k, v in first_step.items() if k in trained})
 
 
 def name_in(in_file, m, name, p):
@@ -283,7 +288,7 @@ def name_in(in_file, m, name, p):
     return names[0] if names else name
 
 
-def torch_cases(folder, done):
+def torch_cases(folder, done, every):
     import torch
     from exporters_flow import flow, scripted
     from exporters_own import kept
@@ -293,7 +298,7 @@ def torch_cases(folder, done):
         x4 = lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))]
         more = flow() if "own" in mode else scripted() if "script" in mode else []
         taken = set()
-        for make, data in torch_models() + (kept() if "own" in mode else []) + [(m, x4) for m in more]:
+        for make, data in (torch_models() + (kept() if "own" in mode else []) + [(m, x4) for m in more])[::every]:
             if not any(fnmatch.fnmatch(make.__name__, g) for g in os.environ.get("MODELS", "*").split()): continue
             name = f"torch-{version}-{mode}-{make.__name__.lower()}"
             assert name not in taken, f"two models would write {name}.onnx"
@@ -319,64 +324,69 @@ def put(case, refused):
     with open(case.path[:-5] + ".txt", "w") as f: f.write("\n".join(lines) + "\n")
 
 
+def close(got, want, rtol=1e-4, atol=1e-5):
+    return np.size(got) == np.size(want) and np.allclose(np.ravel(got), np.ravel(want), rtol=rtol, atol=atol)
+
+
 def beside(case, binary):
-    """What is wrong, the text with which ampc refuses, and what it says."""
+    """What is wrong, where it begins, the text with which ampc refuses, and what it says."""
     import ampc
     so = tempfile.mkdtemp() + "/m.so"
     r = subprocess.run([binary, case.path, "-o", so, "--precision", "fp32", "--target", "cpu:x86-64-v3", "--optimizer", f"sgd,lr={RATE}", *case.options],
                        capture_output=True, text=True)
     out = (r.stdout + r.stderr).replace(case.path, "FILE").strip()
-    if r.returncode: return [], out.splitlines()[-1].split("error: ")[-1], out
+    if r.returncode: return [], None, out.splitlines()[-1].split("error: ")[-1], out
     s = ampc.Module(so).session(device="cpu", threads=1); kinds = {k: v[0] for k, v in s.module.variables().items()}
-    got = [s.step(**{k: v for k, v in case.inputs.items()})["loss"] for _ in range(STEPS)]; bad = []
-    if not np.allclose(got, case.losses, rtol=1e-4, atol=1e-6): bad.append(f"loss {got} {case.losses}")
-    for k, v in {**case.params, **case.buffers}.items():
-        if k not in kinds: bad.append(f"{k} is not there")
-        elif np.size(s[k]) != v.size or not np.allclose(np.array(s[k]).ravel(), v.ravel(), rtol=1e-4, atol=1e-5): bad.append(f"{k} ({kinds[k]})")
-    bad += [f"{k} trains" for k in case.still if kinds.get(k) == "parameter"]
-    return bad, None, out
-
-
-def ampc_error():
-    import ampc
-    return ampc.Error
-
-
-def said(case, bad, out):
-    """Whether ampc's output speaks of what differs: by a line about this model, by the exporter's general line, or not."""
-    names = lambda intro: re.findall(r"'([^']+)'", "".join(re.findall(intro + r" \d+: (.*?)(?:; |$)", out, re.M)))
-    lost = [b.split()[0] for b in bad if re.fullmatch(r"\S+ (is not there|\((?!parameter).*\))", b)]
-    guessed, left = set(names("by guess")) - set(case.params), set(names("; not")) & set(lost)
-    if guessed or left or "(running statistics" in out or re.search("^FILE: (?!the file fixes the batch)", out, re.M): return "differs, named"
-    return "differs, general" if re.search("keeps no |does not write ", out) else "WRONG"
+    got, bad, gradients = [], [], []
+    try:
+        for _ in range(STEPS):
+            got.append(s.step(**case.inputs)["loss"])
+            if len(got) == 1: gradients = [k for k, v in case.first_step.items() if k in kinds and not close(s[k], v, 1e-5, 1e-6)]
+    except ampc.Error as e: bad.append(str(e))
+    if not close(got, case.losses, atol=1e-6): bad.append(f"loss {got} {case.losses}")
+    trained = {**case.params, **case.buffers}
+    bad += [f"{k} is not there" for k in trained if k not in kinds]
+    bad += [f"{k} ({kinds[k]})" for k, v in trained.items() if k in kinds and not close(s[k], v)]
+    wrongly = [k for k, kind in kinds.items() if kind == "parameter" and (k in case.still or k not in case.params)]
+    bad += [f"{k} trains" for k in wrongly if k in case.still]
+    lost = [k for k in trained if k not in kinds] + [k for k in case.params if kinds.get(k, "parameter") != "parameter"]
+    return bad, Parted(lost, wrongly, not close(got[:1], case.losses[:1], atol=1e-6), gradients), None, out
 
 
 def compared(case, binary):
-    """The state of a case, what differs or the reason, and what ampc says."""
-    try: bad, refused, out = beside(case, binary) if binary else ([], None, "")
-    except ampc_error() as e: bad, refused, out = [str(e)], None, ""
-    if not bad: put(case, refused)
-    state = "refused" if refused else "right" if not bad else said(case, bad, out)
-    return state, " | ".join(bad) or refused or "", out
+    """The state of a case, what differs or the reason, what counts of what ampc says, and all of it."""
+    bad, parted, refused, out = beside(case, binary) if binary else ([], None, None, "")
+    if not bad:
+        put(case, refused)
+        return "refused" if refused else "right", refused or "", "", out
+    return judged(case, parted, out)[0], f"{parted}; " + " | ".join(bad), judged(case, parted, out)[1], out
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--every", type=int, default=1, metavar="N", help="each Nth model of a mode")
+    p.add_argument("folder"); p.add_argument("ampc", nargs="?")
+    return p.parse_args()
 
 
 def main():
-    folder, binary = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
-    os.makedirs(folder, exist_ok=True)
-    with open(f"{folder}/results.csv", "a+", newline="") as f:
+    args = arguments()
+    os.makedirs(args.folder, exist_ok=True)
+    with open(f"{args.folder}/results.csv", "a+", newline="") as f:
         f.seek(0); done, rows = {row[0] for row in csv.reader(f)}, csv.writer(f, lineterminator="\n")
-        for module, cases in (("torch", torch_cases), ("jax2onnx", jax_cases), ("keras", keras_cases), ("tf2onnx", tensorflow_cases),
+        torch_selected = lambda folder, done: torch_cases(folder, done, args.every)
+        for module, cases in (("torch", torch_selected), ("jax2onnx", jax_cases), ("keras", keras_cases), ("tf2onnx", tensorflow_cases),
                               ("skl2onnx", sklearn_cases), ("paddle2onnx", paddle_cases)):
             if os.environ.get("ONLY", module) != module: continue
             try: __import__(module)
             except ImportError:
                 if "ONLY" in os.environ: raise
                 continue
-            for case in cases(folder, done):
-                name, state, reason, out = (*case, "") if isinstance(case, tuple) else (case.name, *compared(case, binary))
+            for case in cases(args.folder, done):
+                name, state, reason, message, out = (*case, "", "") if isinstance(case, tuple) else (case.name, *compared(case, args.ampc))
                 print(f"{name}: {state} | {reason}")
-                if state not in ("right", "refused", "not exported"): print("   ", out.replace("\n", "\n    "))
-                rows.writerow([name, state, reason]); f.flush()
+                if state not in ("right", "refused", "not exported"): print(f"    counts: {message}\n   ", out.replace("\n", "\n    "))
+                sys.stdout.flush(); rows.writerow([name, state, reason, message]); f.flush()
 
 
 if __name__ == "__main__": main()

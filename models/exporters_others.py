@@ -20,7 +20,9 @@ def named_by_content(path, first, last):
             if names: break
         if names: params[names[0]] = b.transpose(order)
         elif not np.array_equal(a, b): lost.append(i)
-    if lost: print(f"{path}: trained, and not in the file: {lost}")
+    if lost:  # a tensor that was made of such ones trains for them: the losses tell
+        print(f"{path}: trained, and not in the file: {lost}")
+        return params, {}, []
     return params, {}, [k for k, v in in_file.items() if v.dtype == np.float32 and k not in params]
 
 
