@@ -44,8 +44,8 @@
    kept, "none": nowhere; else $XDG_CACHE_HOME/ampc or ~/.cache/ampc),
    AMPC_CUDA_GRAPH=0 (no CUDA graphs), AMPC_LIBCUDA, AMPC_LIBCUBLASLT (a file to
    load instead; "none"). For CPUs: AMPC_ISA=v2|v3|v4|v4-amx (at most), v4-dot,
-   v4-fma (no AMX; products of bf16 with or without vdpbf16ps).  For many
-   processes:
+   v4-fma (no AMX; products of bf16 with or without vdpbf16ps); `open` refuses
+   another word.  For many processes:
    AMPC_LIBMPI, AMPC_LIBNCCL (a file to load instead; "none"). A program with
    more rights than its user (setuid) reads none of them. */
 #ifndef AMPC_H

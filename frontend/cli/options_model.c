@@ -261,6 +261,9 @@ Status set_target(Options *o, Spec *s) {
         ;
     over_model(&o->targets.len, &o->model_targets);
     for (char *piece; (piece = spec_next(s));) {
+        if (!strcmp(piece, "cpu:native") && cpu_isa_unknown())
+            return spec_error(s, "AMPC_ISA=%.40s is unknown: " CPU_ISA_WORDS,
+                              cpu_isa_unknown());
         if (add_cpu_targets(o, piece)) {
             continue;
         } else if (!strcmp(piece, "cuda")) {

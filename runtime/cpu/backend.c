@@ -193,6 +193,11 @@ static void cpu_leave(ampc_session *s) { (void)s; }
 
 static ampc_status choose_isa(ampc_session *s, CpuDevice *d) {
     int level = cpu_isa_level();
+    const char *unknown = cpu_isa_unknown();
+    if (unknown)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "AMPC_ISA=%.40s is unknown: " CPU_ISA_WORDS,
+                            unknown);
     if (s->m->nisa == 0)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "this module has no code for CPUs (--target)");

@@ -4,7 +4,8 @@
 
    A level counts only if CPUID names every feature its translation units may
    use and XCR0 says that the kernel saves the registers.  The environment
-   variable AMPC_ISA (v2, v3, v4, v4-amx) can lower the level, never raise it.
+   variable AMPC_ISA (v2, v3, v4, v4-amx) can lower the level, never raise it; a
+   session does not open, and `ampc` does not compile, with another word.
 
    The kernel must permit AMX tiles, once for all threads of a process, and they
    must be faster than multiply-adds. AMPC_ISA=v4-amx with `ampc_tiles` in the
@@ -71,17 +72,33 @@ static int isa_machine(void) {
     return AMPC_ISA_V2;
 }
 
-/* Highest level that AMPC_ISA allows: -1 without AMPC_ISA or for an unknown
-   name. */
+static const struct {
+    const char *name;
+    int level;
+    const char *how; /* products of bf16; "": what is faster */
+} isa_words[] = {
+    {"v2", AMPC_ISA_V2, ""},        {"v3", AMPC_ISA_V3, ""},
+    {"v4", AMPC_ISA_V4, ""},        {"v4-amx", AMPC_ISA_AMX, ""},
+    {"v4-dot", AMPC_ISA_V4, "dot"}, {"v4-fma", AMPC_ISA_V4, "fma"}};
+
+/* Row of isa_words; -1 for another word. */
+static int isa_word(const char *name) {
+    int n = sizeof isa_words / sizeof *isa_words;
+    while (--n >= 0 && strcmp(isa_words[n].name, name) != 0) continue;
+    return n;
+}
+
+const char *cpu_isa_unknown(void) {
+    const char *want = secure_getenv("AMPC_ISA");
+    return want && *want && isa_word(want) < 0 ? want : NULL;
+}
+
+/* Highest level that AMPC_ISA allows; -1: it names none. */
 static int isa_wanted(const char **how) {
     const char *want = secure_getenv("AMPC_ISA");
-    *how = "";
-    if (!want || want[0] != 'v' || want[1] < '2' || want[1] > '4') return -1;
-    *how = want + 2;
-    if (want[1] == '4' && !strcmp(*how, "-amx")) return AMPC_ISA_AMX;
-    int dot =
-        want[1] == '4' && (!strcmp(*how, "-dot") || !strcmp(*how, "-fma"));
-    return dot || !**how ? want[1] - '0' : -1;
+    int word = want ? isa_word(want) : -1;
+    *how = word < 0 ? "" : isa_words[word].how;
+    return word < 0 ? -1 : isa_words[word].level;
 }
 
 /* ---- dot products of bf16 ------------------------------------------------ */
@@ -134,7 +151,7 @@ int cpu_bf16_dot(void) {
     const char *how;
     int level = isa_wanted(&how), dot = isa_has_dot();
     if (level == AMPC_ISA_V4 && *how)
-        dot = dot && !strcmp(how, "-dot");
+        dot = dot && !strcmp(how, "dot");
     else if (dot) /* one instruction does two multiply-adds; packing costs more
                    */
         dot = 2 * isa_time_dot() < 3 * isa_time_fma();

@@ -7,6 +7,8 @@
 
 int cpu_isa_level(void) { return AMPC_ISA_V8; }
 
+const char *cpu_isa_unknown(void) { return NULL; } /* AMPC_ISA is for x86-64 */
+
 const char *cpu_isa_name(int level) {
 #define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \

@@ -145,6 +145,9 @@ size_t cpu_lib_kept(PlanLib lib, const void *par, int threads);
    call that may answer AMPC_ISA_AMX asks the kernel for tiles in this process,
    and measures them.                                                        */
 int cpu_isa_level(void);
+/* The word in AMPC_ISA, if it is not one of CPU_ISA_WORDS; else NULL. */
+const char *cpu_isa_unknown(void);
+#define CPU_ISA_WORDS "v2, v3, v4, v4-amx, v4-dot or v4-fma"
 const char *cpu_isa_name(int level); /* "x86-64-v3" */
 
 #endif

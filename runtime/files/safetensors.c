@@ -142,6 +142,8 @@ static ampc_status st_header(StFile *f) {
     size_t n = 0;
     if (!json_parse(f->header, f->header_bytes, &root) || !json_is_object(root))
         return st_bad(f, "the header is not JSON");
+    if (!json_is_utf8(f->header, f->header_bytes))
+        return st_bad(f, "the header is not UTF-8 text");
     for (JsonIter it = json_iter(root); json_next(&it, &key, &v);) n++;
     f->tensors = st_alloc(f, n * sizeof *f->tensors);
     if (!f->tensors) return st_memory(f);

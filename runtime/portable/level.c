@@ -5,6 +5,8 @@
 
 int cpu_isa_level(void) { return AMPC_ISA_C; }
 
+const char *cpu_isa_unknown(void) { return NULL; } /* AMPC_ISA is for x86-64 */
+
 const char *cpu_isa_name(int level) {
     return level == AMPC_ISA_C ? "plain C" : "an unknown level";
 }

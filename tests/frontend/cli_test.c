@@ -158,6 +158,9 @@ TEST_CASE(cli, a_module_is_for_every_level_by_default) {
               "inspect plain.so");
     REQUIRE(setenv("AMPC_ISA", "v2", 1) == 0);
     check_run(0, "", "plain.amp -o plain.so --loss mse --target cpu:native");
+    REQUIRE(setenv("AMPC_ISA", "v9", 1) == 0);
+    check_run(2, "AMPC_ISA=v9 is unknown: v2, v3, v4, v4-amx, v4-dot or v4-fma",
+              "plain.amp -o plain.so --loss mse --target cpu:native");
     REQUIRE(unsetenv("AMPC_ISA") == 0);
     check_run(0, "targets     cpu:x86-64-v2\n", "inspect plain.so");
 }

@@ -284,6 +284,43 @@ TEST_CASE(checkpoint, a_cursor_is_utf8) {
     a->close(s);
 }
 
+/* Writes a copy of a file whose header has `byte` in the place of the first
+   letter of `word`. */
+static void spoil(const char *path, const char *good, size_t n,
+                  const char *word, char byte) {
+    char *copy = malloc(n);
+    memcpy(copy, good, n);
+    uint64_t header;
+    memcpy(&header, good, 8);
+    char *at = memmem(copy + 8, header, word, strlen(word));
+    REQUIRE(at != NULL);
+    *at = byte;
+    REQUIRE(test_write_file(path, copy, n));
+    free(copy);
+}
+
+TEST_CASE(checkpoint, a_header_that_is_no_utf8_is_damaged) {
+    static const char *const words[] = {"tiny", "caf", "made_by"};
+    const ampc_api *a = tiny_api();
+    const char *path = test_tmp("header.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    train(s, 0, 1);
+    check_ok(s, a->set_cursor(s, "\"caf\""));
+    check_ok(s, a->save(s, path));
+    size_t n;
+    char *good = test_read_file(path, &n);
+    REQUIRE(good);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        spoil(path, good, n, words[i], '\xe9');
+        CHECK_EQ_INT(a->resume(s, path), AMPC_ERR_FORMAT);
+        CHECK_HAS(a->error(s), "the header is not UTF-8 text");
+        CHECK_EQ_INT(a->load(s, path), AMPC_ERR_FORMAT);
+        CHECK_HAS(a->error(s), "the header is not UTF-8 text");
+    }
+    free(good);
+    a->close(s);
+}
+
 /* ---- the checkpoint before ----------------------------------------------- */
 
 static int64_t steps_of(ampc_session *s) {

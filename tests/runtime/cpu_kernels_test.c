@@ -1089,10 +1089,19 @@ TEST_CASE(isa, the_environment_only_lowers_the_level) {
     CHECK_EQ_INT(cpu_isa_level(), AMPC_ISA_V2);
     setenv("AMPC_ISA", "v4", 1);
     CHECK_EQ_INT(cpu_isa_level(), least);
-    static const char *const unknown[] = {"fast", "v3-dot", "v4-fast", "v5"};
+    static const char *const unknown[] = {"fast", "v3-dot", "v4-fast", "v5",
+                                          "V3",   "v3 ",    "2",       "v22"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         setenv("AMPC_ISA", unknown[i], 1);
-        CHECK_EQ_INT(cpu_isa_level(), top);
+        CHECK_STR(cpu_isa_unknown(), unknown[i]);
+    }
+    static const char *const known[] = {"",       "v2",     "v3",    "v4",
+                                        "v4-amx", "v4-dot", "v4-fma"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        setenv("AMPC_ISA", known[i], 1);
+        CHECK(!cpu_isa_unknown());
+        CHECK_MSG(!*known[i] || strstr(CPU_ISA_WORDS, known[i]), "%s",
+                  known[i]);
     }
     if (kept)
         setenv("AMPC_ISA", kept, 1);

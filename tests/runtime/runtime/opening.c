@@ -48,6 +48,28 @@ static void plain_free(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
+/* A word that the user got wrong would leave the level as it is. */
+TEST_CASE(runtime, open_refuses_an_unknown_level) {
+    const ampc_api *a = tiny_api();
+    char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
+    ampc_session *s = NULL;
+    char err[200];
+    setenv("AMPC_ISA", "v4_amx", 1);
+    CHECK_EQ_INT(a->open(a->module, NULL, &s, err, sizeof err),
+                 AMPC_ERR_ARGUMENT);
+    CHECK_STR(err, "AMPC_ISA=v4_amx is unknown: v2, v3, v4, v4-amx, v4-dot or "
+                   "v4-fma");
+    CHECK(!s);
+    setenv("AMPC_ISA", "", 1);
+    CHECK_EQ_INT(a->open(a->module, NULL, &s, err, sizeof err), AMPC_OK);
+    a->close(s);
+    if (kept)
+        setenv("AMPC_ISA", kept, 1);
+    else
+        unsetenv("AMPC_ISA");
+    free(kept);
+}
+
 /* Illegal values of options, beside legal ones. */
 TEST_CASE(runtime, options_have_bounds) {
     const ampc_api *a = tiny_api();
