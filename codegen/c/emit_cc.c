@@ -13,6 +13,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,13 +155,25 @@ static char *read_quietly(Arena *a, const char *dir, const char *name,
     return data;
 }
 
+/* " (..)" under a limit on stacks that may be too small for C compilers. */
+static const char *stack_advice(Arena *a) {
+    enum { LEAST = 1 << 20 };
+    struct rlimit l;
+    if (getrlimit(RLIMIT_STACK, &l) != 0 || l.rlim_cur >= LEAST) return "";
+    return arena_printf(a,
+                        " (the limit on stacks, ulimit -s, is %llu KB; a C "
+                        "compiler may need 1024)",
+                        (unsigned long long)l.rlim_cur / 1024);
+}
+
 static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
     char *text = read_quietly(a, dir, job->log, &n);
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
-    Status s = fail(d, (Loc){0}, "%s failed: %s %s\n%s",
-                    job->program ? job->program : "the C compiler",
-                    job_program(a, job), job->words, text ? text : "");
+    Status s =
+        fail(d, (Loc){0}, "%s failed%s: %s %s\n%s",
+             job->program ? job->program : "the C compiler", stack_advice(a),
+             job_program(a, job), job->words, text ? text : "");
     free(text);
     return s;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: the command line.  Each command is a file cmd_*.c.               */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
@@ -104,11 +105,41 @@ static int run(int argc, char **argv) {
     return no_command(argv[1], "neither a command nor a model (.onnx, .amp)");
 }
 
+typedef struct Call {
+    int argc;
+    char **argv;
+    int status;
+} Call;
+
+static void *run_call(void *of) {
+    Call *c = of;
+    c->status = run(c->argc, c->argv);
+    return NULL;
+}
+
+/* The compiler walks deep models on a stack of its own, so that `ulimit -s`
+   does not limit them. Returns 0 or an errno. */
+static int run_on_own_stack(Call *c) {
+    enum { STACK = 64 << 20 };
+    pthread_attr_t own;
+    pthread_t thread;
+    int why = pthread_attr_init(&own);
+    if (why) return why;
+    why = pthread_attr_setstacksize(&own, STACK);
+    if (!why) why = pthread_create(&thread, &own, run_call, c);
+    pthread_attr_destroy(&own);
+    return why ? why : pthread_join(thread, NULL);
+}
+
 /* If output could not be written, the status is an error even if the command
    succeeded. */
 int main(int argc, char **argv) {
+    Call call = {argc, argv, ERR_USER};
     leave_install();
-    int status = run(argc, argv);
+    int why = run_on_own_stack(&call), status = call.status;
+    if (why)
+        fprintf(stderr, "ampc: error: no memory for the stack: %s\n",
+                strerror(why));
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
     return status ? status : output_failed(errno);

@@ -213,6 +213,39 @@ TEST_CASE(leave, limits_on_file_sizes) {
     }
 }
 
+/* The compiler has a stack of its own, whatever the shell's limit. */
+TEST_CASE(leave, limits_on_the_stack) {
+    enum { DEPTH = 1000 };
+    FILE *f = fopen(test_tmp("deep.amp"), "w");
+    char *out;
+    fresh("tmp");
+    put_model();
+    REQUIRE(f != NULL);
+    fputs("graph forward(%x: f32[2,2]) {\n  param %w: f32[2,2] = 1\n"
+          "  %h0 = matmul %x, %w : f32[2,2]\n",
+          f);
+    for (int i = 0; i < DEPTH; i++)
+        fprintf(f, "  %%h%d = tanh %%h%d : f32[2,2]\n", i + 1, i);
+    fprintf(f, "  return y=%%h%d\n}\n", DEPTH);
+    REQUIRE(fclose(f) == 0);
+    int rc = test_command(
+        &out,
+        "ulimit -s 64 && AMPC_LIBNVRTC=none '%s' '%s' -o '%s' --loss mse "
+        "--target c && '%s' check '%s' --loss mse",
+        test_ampc(), test_tmp("m.amp"), test_tmp("m.c"), test_ampc(),
+        test_tmp("deep.amp"));
+    CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
+    free(out);
+    rc = test_command(
+        &out,
+        "ulimit -s 64 && TMPDIR='%s' CC=false AMPC_CACHE_DIR=none "
+        "'%s' '%s' -o '%s' --loss mse --target cpu:x86-64-v2",
+        test_tmp("tmp"), test_ampc(), test_tmp("m.amp"), test_tmp("m.so"));
+    CHECK_MSG(rc == 1 && strstr(out, "ulimit -s, is 64 KB"), "status %d\n%s",
+              rc, out);
+    free(out);
+}
+
 #ifndef __SANITIZE_ADDRESS__ /* the sanitizer's shadow memory needs more than  \
                                 any of the limits */
 TEST_CASE(leave, limits_on_memory) {
