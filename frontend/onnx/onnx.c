@@ -126,9 +126,10 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     if (ox->dropouts_enabled)
         ox_warn_model(ox,
                       "%d Dropout node%s exported disabled will drop in "
-                      "training (--dropout off keeps them off)",
+                      "training, first '%s' (--dropout off keeps them off)",
                       ox->dropouts_enabled,
-                      ox->dropouts_enabled == 1 ? "" : "s");
+                      ox->dropouts_enabled == 1 ? "" : "s",
+                      ox_quote(ox, ox_text(ox->enabled)));
     return OK;
 }
 

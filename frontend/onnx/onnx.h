@@ -222,6 +222,7 @@ struct Ox {
     OxFolds folds;
     VEC(OxPick) picks;
     int dropouts, dropouts_enabled;
+    Str enabled;      /* name of the first of the latter */
     bool mixed_modes; /* some BatchNormalization nodes train in the file */
 };
 

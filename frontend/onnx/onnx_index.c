@@ -2,6 +2,7 @@
 /* onnx_index.c: parts of tensors: concat, split, slice, gather, pad. */
 #include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,8 +171,41 @@ static bool scales_by_frequency(const OxNode *n) {
     return s && !strcmp(s, "True");
 }
 
+/* Two different rows of a table in fp32 that have the largest norm; false: none
+   have. */
+static bool longest_rows(const OxInit *x, const Type *t, int64_t row[2]) {
+    double most = -1;
+    int n = 0;
+    for (int64_t i = 0; i < t->dim[0]; i++) {
+        const float *v = (const float *)x->data->data + i * t->dim[1];
+        double sum = 0;
+        for (int64_t k = 0; k < t->dim[1]; k++)
+            sum += (double)v[k] * (double)v[k];
+        double norm = sqrt(sum), apart = (norm - most) / (norm + most);
+        if (apart < -1e-6) continue;
+        if (apart > 1e-6) most = norm, n = 0;
+        const float *first = (const float *)x->data->data + row[0] * t->dim[1];
+        if (n == 1 && !memcmp(first, v, (size_t)t->dim[1] * sizeof *v))
+            continue;
+        if (n < 2) row[n++] = i;
+    }
+    return n == 2 && most > 0;
+}
+
+/* TorchScript drops max_norm, which leaves the rows that were too long with
+   equal norms. */
+static void warn_of_max_norm(Ox *ox, const OxInit *x, const Type *t) {
+    int64_t row[2] = {0, 0};
+    if (t->dtype != DT_F32 || t->dim[1] < 2 || !longest_rows(x, t, row)) return;
+    ox_warn_node(ox, ox->node,
+                 "rows %" PRId64 " and %" PRId64 " of '%s' have the largest "
+                 "norm, as max_norm leaves rows, and TorchScript loses "
+                 "max_norm: no step shortens rows here",
+                 row[0], row[1], ox_quote(ox, x->name));
+}
+
 /* TorchScript drops padding_idx, whose row is zeros before training. */
-static void warn_of_padding(Ox *ox) {
+static void warn_of_rows(Ox *ox) {
     const OxName *name = ox_name_of(ox, ox->node->in[0]);
     if (!ox->is_torch || ox->has_signature || !name || name->kind != OX_INIT ||
         !options_train(ox->opt))
@@ -179,6 +213,7 @@ static void warn_of_padding(Ox *ox) {
     const OxInit *x = &ox->inits.data[name->index];
     Type t = *type_get(x->data->type);
     if (!x->is_var || x->kind != VAR_PARAM || t.rank != 2) return;
+    warn_of_max_norm(ox, x, &t);
     for (int64_t i = 0, n = 0; i < t.dim[0]; i++, n = 0) {
         while (n < t.dim[1] && tensor_get(x->data, i * t.dim[1] + n) == 0) n++;
         if (n < t.dim[1] || !n) continue;
@@ -196,7 +231,7 @@ Status onnx_gather(Ox *ox) {
     int axis, padding = padding_of(ox->node);
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
     Attr attr = attr_i(AK_axis, axis);
-    if (axis == 0) warn_of_padding(ox);
+    if (axis == 0) warn_of_rows(ox);
     if (options_train(ox->opt) && scales_by_frequency(ox->node))
         return ox_fail(ox,
                        "scale_grad_by_freq=True changes the gradient, which "

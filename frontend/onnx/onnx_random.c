@@ -61,7 +61,7 @@ Status onnx_dropout(Ox *ox) {
     in[1] = random_state(ox);
     Attr attr[] = {attr_named_f("ratio", ratio),
                    attr_i(AK_salt, ox->dropouts++)};
-    if (!training) ox->dropouts_enabled++;
+    if (!training && !ox->dropouts_enabled++) ox->enabled = ox->node->name;
     TRY(ox_call(ox, "dropout", in, 2, attr, 2, 1, &y));
     return ox_out(ox, 0, y);
 }

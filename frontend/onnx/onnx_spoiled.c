@@ -2,6 +2,7 @@
 /* onnx_spoiled.c: exports in which parameters were fused, folded or merged.
    Optimised exports are for inference. If state is lost the model cannot
    train, and it cannot be repaired: it is refused with the recipe. */
+#include <ctype.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -470,6 +471,58 @@ static void warn_no_bias(Ox *ox) {
     sb_free(&none.names);
 }
 
+/* A path without the numbers of calls: "m/dense_1_3/" becomes "m/dense_1/". */
+static Str called_layer(Str path) {
+    StrBuf sb = {0};
+    for (const char *s = path; *s;) {
+        size_t n = strcspn(s, "/"), k = n;
+        while (k > 0 && isdigit((unsigned char)s[k - 1])) k--;
+        sb_putn(&sb, s, k > 1 && k < n && s[k - 1] == '_' ? k - 1 : n);
+        sb_puts(&sb, s[n] ? "/" : "");
+        s += n + (s[n] == '/');
+    }
+    Str r = intern(sb.data ? sb.data : "");
+    sb_free(&sb);
+    return r;
+}
+
+/* True if a variable of one layer is read by a node of another. */
+static bool of_another_layer(Str variable, Str node) {
+    static const char read[] = "/ReadVariableOp:0";
+    size_t n = strlen(variable), k = sizeof read - 1;
+    if (n > k && !strcmp(variable + n - k, read))
+        variable = intern_n(variable, n - k);
+    Str a = called_layer(layer_of(variable)), b = called_layer(layer_of(node));
+    return *a && *b && strncmp(a, b, strlen(a)) && strncmp(b, a, strlen(b));
+}
+
+/* tf2onnx keeps one of equal tensors, and layers begin with equal ones. */
+static void warn_merged(Ox *ox) {
+    Lost merged = {0};
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        for (int k = 0; k < n->nin; k++) {
+            const OxName *x = ox_name_of(ox, n->in[k]);
+            if (!x || x->kind != OX_INIT || !(n->op->weight >> k & 1) ||
+                !ox->inits.data[x->index].proto->n_dims ||
+                !of_another_layer(n->in[k], n->name))
+                continue;
+            if (sb_put_next(&merged.names, merged.count++))
+                sb_printf(&merged.names, "'%s' by '%s'", ox_quote(ox, n->in[k]),
+                          ox_quote(ox, n->name));
+        }
+    }
+    if (!merged.count) return;
+    sb_put_more(&merged.names, merged.count);
+    ox_warn_model(ox,
+                  "layers read a tensor of another one: %s; tf2onnx keeps one "
+                  "of equal tensors: where each layer has its own, they train "
+                  "as one: export with values that differ, or with the JAX or "
+                  "PyTorch backend of Keras",
+                  merged.names.data);
+    sb_free(&merged.names);
+}
+
 /* Keras passes some of its constants to tf2onnx as arguments. */
 static void warn_constant_inputs(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_input; i++) {
@@ -488,6 +541,7 @@ static Status check_tensorflow(Ox *ox) {
     Lost fused = {0};
     if (!by_tensorflow(ox) || !options_train(ox->opt)) return OK;
     warn_no_bias(ox);
+    warn_merged(ox);
     warn_constant_inputs(ox);
     fused_by_tensorflow(ox, &fused);
     return object(

@@ -52,13 +52,16 @@ static void restore_detach(Stops *s, int node) {
         lost += is[i] = is_lost_stop(s, node, r.args[i]);
     bool trained = false, placed = stop_in_order(s, node, &r, is);
     if (placed) lost = 0;
+    /* the line's other nodes may read other values that the file renamed */
+    if (r.odd && lost) r.odd = str_map_get(&s->odd, s->fx[node].name);
     for (int i = 0; i < r.nouter && lost; i++) {
         trained |= stops_trains(s, s->ox->nodes.data[node].in[r.outer[i]]);
         if (!stops_reads_lost(&r, i, is, lost)) continue;
         stops_put(s, node, r.outer[i]);
         placed = true;
     }
-    if (placed || trained)
+    bool done = str_map_get(&s->placed, s->fx[node].name) == PLACED;
+    if (placed || (trained && !done))
         str_map_put(s->ox->scratch, &s->placed, s->fx[node].name,
                     placed ? PLACED : node);
 }
@@ -144,6 +147,7 @@ void ox_restore_stops(Ox *ox) {
     stops_read_nodes(&s);
     stops_read_lines(&s);
     stops_find_trained(&s);
+    stops_count_odd(&s);
     for (int i = 0; i < n; i++) {
         if (s.fx[i].all && !s.fx[i].name) s.fx[i].all = NULL;
         if (strstr(stops_trace(&s.ox->nodes.data[i]), ".detach_("))

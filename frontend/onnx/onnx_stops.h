@@ -49,6 +49,8 @@ typedef struct Stops {
     StrMap lines;     /* a trace that says detach(), to its Line */
     StrMap counted;   /* names that a line has counted already */
     StrMap placed;    /* lines of PyTorch's graph that got their stops */
+    StrMap odd;       /* such a line to the number of values that its nodes
+                         read and it does not name */
     VEC(Line) list;
     Doubt copies;   /* reads a copy, perhaps of a detached value */
     Doubt views;    /* reads a view, perhaps of an autograd.Function */
@@ -90,6 +92,8 @@ const OxNode *stops_maker(const Stops *s, Str name);
    tell; NULL: it is a constant, or a result of the same line as the node. */
 Str stops_called(const Stops *s, int node, Str operand);
 void stops_read_node(const Stops *s, int node, Reads *r);
+/* Fills s->odd. */
+void stops_count_odd(Stops *s);
 /* True if operand i of r->outer is one of the `lost` arguments, for which
    is[..] is true. */
 bool stops_reads_lost(const Reads *r, int i, const bool *is, int lost);

@@ -259,6 +259,24 @@ void stops_read_node(const Stops *s, int node, Reads *r) {
     }
 }
 
+void stops_count_odd(Stops *s) {
+    Reads r;
+    for (int i = 0; i < s->nodes; i++) {
+        Str line = s->fx[i].name;
+        if (!line) continue;
+        stops_read_node(s, i, &r);
+        for (int k = 0; k < r.nouter; k++) {
+            Str key =
+                internf("%s %s", line, s->ox->nodes.data[i].in[r.outer[k]]);
+            if (r.call[k] || str_map_get(&s->odd, key) >= 0) continue;
+            int before = str_map_get(&s->odd, line);
+            str_map_put(s->ox->scratch, &s->odd, key, 0);
+            str_map_put(s->ox->scratch, &s->odd, line,
+                        before < 0 ? 1 : before + 1);
+        }
+    }
+}
+
 bool stops_reads_lost(const Reads *r, int i, const bool *is, int lost) {
     return r->odd == lost ? !r->call[i] : r->nouter == r->nargs && is[i];
 }

@@ -172,11 +172,17 @@ static bool constant_of_tensorflow(Case *c) {
 }
 
 /* What tf2onnx computed beforehand, from variables or from constants; a change
-   of shape is of a variable, mostly. */
+   of shape is of a variable, mostly. The model's own transpose() and slices
+   leave tensors that train apart from theirs. */
 static bool folded_by_tensorflow(Case *c) {
-    static const char *const globs[] = {"*ReadVariableOp*", "*/Reshape*:0",
-                                        "*/Squeeze*:0", "*/Transpose*:0", NULL};
-    return c->role && !in_weights_place(c) && !matches(c->x->name, globs);
+    static const char *const globs[] = {"*ReadVariableOp*",
+                                        "*/Reshape*:0",
+                                        "*/Squeeze*:0",
+                                        "*/Transpose*:0",
+                                        "*const_fold_opt__*",
+                                        "*/ExpandDims*:0",
+                                        NULL};
+    return c->role && !matches(c->x->name, globs);
 }
 
 /* jax2onnx writes the forward's own x @ w with a bias of one element, and a
@@ -353,6 +359,53 @@ static bool with_buffer(Case *c) {
     return true;
 }
 
+/* The node that makes an operand; NULL: none. */
+static const OxNode *made_by(const Ox *ox, Str operand) {
+    const OxName *x = ox_name_of(ox, operand);
+    bool made = x && x->kind == OX_RESULT && x->index < ox->nodes.len;
+    return made ? &ox->nodes.data[x->index] : NULL;
+}
+
+/* True for a product with what a normalisation written as arithmetic may have
+   computed, or its own last node. */
+static bool of_normalised(const Ox *ox, const OxNode *n, Str weight) {
+    static const char *const last[] = {
+        "Mul", "Div", "Cast", "Reshape", "*Normalization", NULL};
+    for (int k = 0; k < n->nin; k++) {
+        const OxNode *from = n->in[k] == weight ? NULL : made_by(ox, n->in[k]);
+        if (from && matches(from->type, last)) return true;
+    }
+    return false;
+}
+
+/* A gain that multiplies what no normalisation computed, as in a frozen
+   BatchNorm whose statistics were folded, or the offset behind it. */
+static bool plain_gain(Case *c) {
+    if (!c->role || !ox_elementwise(c->role)) return false;
+    const OxNode *n = c->role;
+    Str gain = c->x->name;
+    for (int k = 0; !strcmp(n->type, "Add") && k < n->nin; k++) {
+        const OxNode *from = made_by(c->ox, n->in[k]);
+        const OxInit *w = beside(c, "weight");
+        if (!from || !w || w == c->x || strcmp(from->type, "Mul") ||
+            (from->in[0] != w->name && from->in[1] != w->name))
+            continue;
+        n = from;
+        gain = w->name;
+        break;
+    }
+    return !strcmp(n->type, "Mul") && !of_normalised(c->ox, n, gain);
+}
+
+/* A tensor of the model itself, beside layers. */
+static bool of_no_layer(Case *c) {
+    if (!weight(c) || strchr(c->x->name, '.')) return false;
+    const OxInit *end = c->ox->inits.data + c->ox->inits.len;
+    for (const OxInit *x = c->ox->inits.data; x < end; x++)
+        if (strchr(x->name, '.') && is_module_path(x->name)) return true;
+    return false;
+}
+
 /* True if PyTorch's layers and parametrizations do not use such a name. */
 static bool unlayered(Case *c) {
     static const char *const globs[] = {
@@ -433,6 +486,8 @@ static const struct {
     {SCRIPT | STRIPPED | JAX | OTHER, sines, FROZEN,
      "a table of sines and cosines"},
     {SCRIPT | STRIPPED, unlayered, GUESSED, "operand of %s"},
+    {SCRIPT, of_no_layer, GUESSED, "operand of %s"},
+    {SCRIPT, plain_gain, GUESSED, "operand of %s"},
     {JAX, doubtful, GUESSED, "operand of %s"},
     {JAX, bare_product, GUESSED, "operand of %s, not of a layer"},
     {ANY, weight, TRAINS, "operand of %s"},
@@ -614,6 +669,23 @@ Str ox_keeps_no_stops(const Ox *ox) {
     }
 }
 
+/* Such a normalisation is not one node, which could train. */
+static void warn_statistics(Ox *ox) {
+    const OxInit *first = NULL;
+    int n = 0;
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (!x->live || !x->is_var || !x->statistic) continue;
+        if (!n++) first = x;
+    }
+    if (n && exporter_of(ox) == JAX && options_train(ox->opt))
+        ox_warn_model(ox,
+                      "%d tensors are running statistics of normalisations in "
+                      "the arithmetic of evaluation, first '%s': they stay, "
+                      "and training does not use the statistics of its batches",
+                      n, ox_quote(ox, first->name));
+}
+
 Status ox_decide(Ox *ox) {
     bool *used = NEW_ARRAY(ox->scratch, bool, ox->opt->train_rules.len + 1);
     for (int i = 0; i < ox->order.len; i++) {
@@ -628,6 +700,7 @@ Status ox_decide(Ox *ox) {
     for (int i = 0; i < ox->inits.len; i++)
         if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i], used));
     TRY(check_reach(ox));
+    warn_statistics(ox);
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
         if (used[i]) continue;

@@ -139,6 +139,34 @@ TEST_CASE(onnx_lost, layers_of_keras) {
     made_end(&m);
 }
 
+/* tf2onnx keeps one of equal tensors; a layer that is called twice reads its
+   own. */
+TEST_CASE(onnx_lost, equal_tensors_of_keras_layers) {
+    static const struct {
+        const char *node;
+        bool told;
+    } rows[] = {{"m/dense_1/BiasAdd", false},
+                {"m/dense_3/BiasAdd", false},
+                {"m/dense_1_1/BiasAdd", true},
+                {"m/a_1/query_1/Add", true},
+                {"BiasAdd", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 15);
+        m.model.producer_name = made_text(&m, "tf2onnx 1.17.0");
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "m/dense_1/BiasAdd/ReadVariableOp:0", "4", 1);
+        made_node(&m, "Add", "x,m/dense_1/BiasAdd/ReadVariableOp:0", "y")
+            ->name = made_text(&m, rows[i].node);
+        made_output(&m, "y");
+        CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+        CHECK_MSG((strstr(made_message(&m), "keeps one of equal tensors") !=
+                   NULL) == rows[i].told,
+                  "%s: %s", rows[i].node, made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* rms_norm without weight at opset 23 has a scale of the operand's shape. */
 TEST_CASE(onnx_lost, rms_norm_without_weight) {
     Made m;
@@ -239,6 +267,33 @@ TEST_CASE(onnx_lost, row_of_padding) {
         CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
         CHECK((strstr(made_message(&m), "row 0 of 'e.weight' is zeros") !=
                NULL) == padded);
+        made_end(&m);
+    }
+}
+
+/* max_norm of TorchScript: rows that were too long have equal norms. */
+TEST_CASE(onnx_lost, rows_of_one_norm) {
+    static const int64_t ids[] = {0, 2};
+    static float tables[3][12] = {
+        {3, 4, 0, 0, 1, 2, 3, 0, 0, 0, 0, 5},  /* rows 0 and 2 */
+        {3, 4, 0, 0, 1, 2, 3, 0, 0, 0, 0, 6},  /* none */
+        {3, 4, 0, 0, 1, 2, 3, 0, 3, 4, 0, 0}}; /* equal rows */
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        made_start(&m, 17);
+        m.model.producer_name = made_text(&m, "pytorch");
+        Onnx__TensorProto *t = made_f32(&m, "e.weight", "3,4", 1);
+        t->n_float_data = 12;
+        t->float_data = tables[i];
+        t->has_raw_data = false;
+        made_i64(&m, "ids", 2, ids);
+        made_node(&m, "Gather", "e.weight,ids", "y");
+        made_output(&m, "y");
+        CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+        CHECK_MSG((strstr(made_message(&m), "rows 0 and 2 of 'e.weight' have "
+                                            "the largest norm") != NULL) ==
+                      (i == 0),
+                  "table %d: %s", i, made_message(&m));
         made_end(&m);
     }
 }

@@ -189,6 +189,8 @@ TEST_CASE(onnx_rules, other_exporters) {
          "by guess: operand of MatMul"},
         {"pytorch", "proj", "4,4", "MatMul", TRAINS,
          "by guess: operand of MatMul"},
+        {"pytorch", "weight", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul"},
         {"pytorch", "p", "", "Pow", TRAINS, "by guess: a gradient reaches it"},
         {"pytorch", "floor", "4", "Max", TRAINS,
          "by guess: a gradient reaches it"},
@@ -230,6 +232,12 @@ TEST_CASE(onnx_rules, other_exporters) {
          CONSTANT, "a constant of the model's code"},
         {"tf2onnx 1.17.0", "m/table_1/mul:0", "4", "Add", TRAINS,
          "by guess: operand of Add, computed beforehand"},
+        {"tf2onnx 1.17.0", "transpose:0", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul, computed beforehand"},
+        {"tf2onnx 1.17.0", "strided_slice_1:0", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul, computed beforehand"},
+        {"tf2onnx 1.17.0", "conv1d/ExpandDims_1:0", "4,4", "MatMul", TRAINS,
+         "operand of MatMul"},
         {"tf2onnx 1.17.0", "m/gru_cell/Squeeze_1:0", "4", "Add", TRAINS,
          "operand of Add"},
         {"tf2onnx 1.17.0", "m/const_fold_opt__23", "4,4", "MatMul", TRAINS,
@@ -337,6 +345,23 @@ TEST_CASE(onnx_rules, order_within_a_module) {
     made_end(&m);
 }
 
+/* A gain and an offset that follow no normalisation may be buffers, those of a
+   frozen BatchNorm. */
+TEST_CASE(onnx_rules, gains_of_no_normalisation) {
+    Made m;
+    begin_model(&m, "pytorch");
+    weights(&m, "a.weight 4; a.bias 4; m.weight 4,4; m.bias 4; n.weight 4; "
+                "n.bias 4; d 4;");
+    nodes(&m, "Mul x,a.weight p; Add p,a.bias q; MatMul q,m.weight r; "
+              "Add r,m.bias s; Div s,d t; Mul t,n.weight u; Add u,n.bias y;");
+    check_becomes(&m, "a.weight", TRAINS, "by guess: operand of Mul");
+    check_becomes(&m, "a.bias", TRAINS, "by guess: operand of Add");
+    check_becomes(&m, "m.bias", TRAINS, "operand of Add");
+    check_becomes(&m, "n.weight", TRAINS, "operand of Mul");
+    check_becomes(&m, "n.bias", TRAINS, "operand of Add");
+    made_end(&m);
+}
+
 /* A matrix in a buffer is not certainly a weight; nor are tensors before it. */
 TEST_CASE(onnx_rules, order_of_buffers) {
     Made m;
@@ -371,6 +396,9 @@ TEST_CASE(onnx_rules, statistics_in_arithmetic) {
                       "running statistics, as Mul has them");
         check_becomes(&m, "scale", TRAINS, "by guess: operand of Mul");
         check_becomes(&m, "offset", TRAINS, "by guess: operand of Add");
+        CHECK_HAS(made_message(&m), "2 tensors are running statistics of "
+                                    "normalisations in the arithmetic of "
+                                    "evaluation, first 'mean'");
         made_end(&m);
     }
 }

@@ -332,6 +332,34 @@ TEST_CASE(onnx_stops, detach_in_a_line_of_several_nodes) {
 }
 
 /* Traces of nodes in a block begin in the block's own graph. */
+/* z = t * 1; z[:2] = t[:2].detach(): the exporter drops the product as well,
+   and reads t for z. */
+TEST_CASE(onnx_stops, detach_written_into_a_slice) {
+    static const char line[] =
+        "File \"m.py\", line 3\n    z[:2] = t[:2].detach()";
+    static const struct {
+        const char *whole; /* the argument for z */
+        int stops;
+        bool told;
+    } rows[] = {{"%t", 1, false}, {"%mul", 0, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        const char *args = arena_printf(m.a, "%s, %%copy", rows[i].whole);
+        fx_node(&m, "Sigmoid", "t", "s", "s", "%t", line);
+        fx_node(&m, "Neg", "s", "p", "slice_scatter", args, line);
+        fx_node(&m, "Neg", "t", "q", "slice_scatter", args, line);
+        fx_node(&m, "Add", "p,q", "y", "slice_scatter", args, line);
+        made_output(&m, "y");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "row %zu: %d", i, n);
+        CHECK_MSG(!!strstr(made_message(&m), "does not tell by which") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_stops, blocks_without_gradients) {
     static const struct {
         const char *trace;
