@@ -19,7 +19,8 @@ typedef struct Head {
     uint64_t random;
     Onnx__TensorProto *weight, *bias; /* bias may be NULL */
     const char *weight_name, *bias_name;
-    int axis; /* axis of the weight's units */
+    int axis;    /* axis of the weight's units */
+    bool shared; /* weight or bias is read elsewhere, too */
 } Head;
 
 static Status head_fail(const Head *h, const char *output, const char *fmt, ...)
@@ -81,39 +82,6 @@ static int64_t integer_attribute(const Onnx__NodeProto *n, const char *name) {
     return 0;
 }
 
-/* The weight of a matrix product, with or without a Transpose. */
-static void take_weight(Head *h, const char *name) {
-    const Onnx__NodeProto *n = made_by(h, name);
-    h->axis = 1;
-    if (n && onnx_is_op(n, "Transpose") && n->n_input == 1) {
-        name = n->input[0];
-        h->axis = 0;
-    }
-    h->weight = initializer(h, h->weight_name = name);
-}
-
-static void take_bias(Head *h, const char *name) {
-    h->bias = initializer(h, h->bias_name = name);
-}
-
-static void take_layer(Head *h, const Onnx__NodeProto *n) {
-    if (onnx_is_op(n, "Gemm") && n->n_input >= 2) {
-        h->axis = integer_attribute(n, "transB") ? 0 : 1;
-        h->weight = initializer(h, h->weight_name = n->input[1]);
-        if (n->n_input > 2) take_bias(h, n->input[2]);
-    } else if (onnx_is_op(n, "MatMul") && n->n_input == 2) {
-        take_weight(h, n->input[1]);
-    } else if (onnx_is_op(n, "Add") && n->n_input == 2) {
-        for (int k = 0; k < 2; k++) {
-            const Onnx__NodeProto *product = made_by(h, n->input[k]);
-            if (!product || !onnx_is_op(product, "MatMul")) continue;
-            take_bias(h, n->input[1 - k]);
-            if (h->bias && product->n_input == 2)
-                take_weight(h, product->input[1]);
-        }
-    }
-}
-
 static void forget_shape(Head *h, const char *name) {
     size_t kept = 0;
     for (size_t i = 0; i < h->g->n_value_info; i++)
@@ -121,6 +89,62 @@ static void forget_shape(Head *h, const char *name) {
             strcmp(h->g->value_info[i]->name, name) != 0)
             h->g->value_info[kept++] = h->g->value_info[i];
     h->g->n_value_info = kept;
+}
+
+static bool copies(const Onnx__NodeProto *n) {
+    return n->n_input == 1 &&
+           (onnx_is_op(n, "Cast") || onnx_is_op(n, "Identity"));
+}
+
+/* The initializer behind casts, copies and, if `axis` is given, transpositions,
+   which change the axis of the units. */
+static Onnx__TensorProto *read_through(Head *h, const char **name, int *axis) {
+    for (size_t i = 0; i <= h->g->n_node; i++) {
+        h->shared |= readers(h, *name) != 1;
+        Onnx__TensorProto *t = initializer(h, *name);
+        const Onnx__NodeProto *n = made_by(h, *name);
+        if (t || !n) return t;
+        bool turns = axis && n->n_input == 1 && onnx_is_op(n, "Transpose");
+        if (!turns && !copies(n)) return NULL;
+        if (turns) *axis = 1 - *axis;
+        forget_shape(h, *name);
+        *name = n->input[0];
+    }
+    return NULL;
+}
+
+static void take_bias(Head *h, const char *name) {
+    h->bias_name = name;
+    h->bias = read_through(h, &h->bias_name, NULL);
+}
+
+static bool head_product(const Onnx__NodeProto *n) {
+    return n->n_input >= 2 &&
+           (onnx_is_op(n, "Gemm") || onnx_is_op(n, "MatMul"));
+}
+
+static bool has_bias(const Onnx__NodeProto *product) {
+    return product->n_input > 2 && *product->input[2];
+}
+
+static void take_weight(Head *h, const Onnx__NodeProto *product) {
+    h->axis = integer_attribute(product, "transB") ? 0 : 1;
+    h->weight_name = product->input[1];
+    h->weight = read_through(h, &h->weight_name, &h->axis);
+}
+
+/* A product with or without a bias, or the sum of a product and a bias. */
+static void take_layer(Head *h, const Onnx__NodeProto *n) {
+    if (head_product(n)) {
+        take_weight(h, n);
+        if (has_bias(n)) take_bias(h, n->input[2]);
+    }
+    for (int k = 0; k < 2 && onnx_is_op(n, "Add") && n->n_input == 2; k++) {
+        const Onnx__NodeProto *product = made_by(h, n->input[k]);
+        if (!product || !head_product(product) || has_bias(product)) continue;
+        take_bias(h, n->input[1 - k]);
+        if (h->bias) take_weight(h, product);
+    }
 }
 
 static Status find_layer(Head *h, const char *output) {
@@ -134,11 +158,10 @@ static Status find_layer(Head *h, const char *output) {
     if (!h->weight || h->weight->n_dims != 2 ||
         (h->bias && h->bias->n_dims != 1))
         return head_fail(h, output,
-                         "does not come from a linear layer (Gemm, or MatMul "
-                         "with a weight and Add); it comes from %s",
+                         "does not come from a linear layer (Gemm or MatMul "
+                         "with a weight, and Add); it comes from %s",
                          n && n->op_type ? n->op_type : "no node");
-    if (readers(h, h->weight_name) != 1 ||
-        (h->bias && readers(h, h->bias_name) != 1))
+    if (h->shared)
         return head_fail(h, output,
                          "comes from a layer that shares its weights with "
                          "another layer (tied weights)");
@@ -191,6 +214,7 @@ static Status set_shape(Head *h, const char *output, int64_t units) {
 
 static Status head_replace(Head *h, const DimBind *b) {
     h->weight = h->bias = NULL;
+    h->shared = false;
     TRY(set_shape(h, b->name, b->value));
     TRY(find_layer(h, b->name));
     int64_t inputs = h->weight->dims[1 - h->axis], all;

@@ -498,12 +498,75 @@ static void no_head(Made *m, const char *why) {
     made_end(m);
 }
 
+/* The layer's forms besides Gemm and MatMul with Add: what ampc writes itself
+   (the bias behind a Gemm, weights in 16 bits), and copies. */
+TEST_CASE(newcomer, heads_of_other_forms) {
+    static const struct {
+        const char *nodes[6][3];
+        int axis; /* of the units */
+    } rows[] = {
+        {{{"Gemm", "x,w", "p"}, {"Add", "p,b", "z"}}, 1},
+        {{{"Gemm", "x,w", "p"}, {"Add", "b,p", "z"}}, 1},
+        {{{"Cast", "w", "w2"},
+          {"Cast", "w2", "w3"},
+          {"Cast", "b", "b2"},
+          {"MatMul", "x,w3", "p"},
+          {"Add", "p,b2", "z"}},
+         1},
+        {{{"Identity", "w", "w2"},
+          {"Transpose", "w2", "w3"},
+          {"Cast", "w3", "w4"},
+          {"Gemm", "x,w4", "p"},
+          {"Add", "b,p", "z"}},
+         0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        size_t n;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "w", rows[i].axis ? "3,4" : "4,3", 1);
+        made_f32(&m, "b", "4", 1);
+        for (int k = 0; k < 6 && rows[i].nodes[k][0]; k++) {
+            const char *const *node = rows[i].nodes[k];
+            made_node(&m, node[0], node[1], node[2]);
+            if (!strcmp(node[0], "Cast"))
+                made_int(&m, m.graph.node[m.graph.n_node - 1], "to", 1);
+        }
+        made_output(&m, "z");
+        uint8_t *packed = model_pack(&m.model, &n);
+        const uint8_t *bytes = packed;
+        vec_push(m.a, &m.opt.heads,
+                 (DimBind){.name = intern("z"), .axis = -1, .value = 5});
+        Status st = onnx_replace_heads(m.a, &m.d, "m.onnx", &m.opt, &bytes, &n);
+        if (CHECK_MSG(st == OK, "row %zu: %s", i, made_message(&m))) {
+            Onnx__ModelProto *got = onnx__model_proto__unpack(NULL, n, bytes);
+            for (size_t k = 0; k < got->graph->n_initializer; k++) {
+                const Onnx__TensorProto *t = got->graph->initializer[k];
+                int axis = *t->name == 'w' ? rows[i].axis : 0;
+                CHECK_EQ_INT(t->dims[axis], 5);
+            }
+            onnx__model_proto__free_unpacked(got, NULL);
+        }
+        free(packed);
+        made_end(&m);
+    }
+}
+
 TEST_CASE(newcomer, heads_that_cannot_be_replaced) {
     Made m;
     linear(&m, "fc.weight");
     made_node(&m, "Relu", "y", "z");
     made_output(&m, "z");
     no_head(&m, "'z' does not come from a linear layer");
+    made_start(&m, 17); /* a cast that another node reads, too */
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "w", "3,4", 1);
+    made_node(&m, "Identity", "w", "c");
+    made_node(&m, "MatMul", "x,c", "u");
+    made_node(&m, "MatMul", "x,c", "z");
+    made_output(&m, "z");
+    no_head(&m, "weights with another layer (tied weights)");
     linear(&m, "fc.weight");
     made_node(&m, "Transpose", "y", "t");
     made_node(&m, "MatMul", "t,fc.weight", "u");

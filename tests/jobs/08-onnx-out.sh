@@ -16,3 +16,7 @@ A
 ampc net.amp -o net.so --precision fp32
 ampc export net.so -o net.onnx
 ampc inspect net.onnx --params | grep 'fc.weight'
+# and in again, with another head
+ampc check net.onnx --loss cross_entropy --replace-head logits=7
+ampc net.amp -o none.so --loss none --emit-onnx half.onnx
+ampc check half.onnx --loss cross_entropy --replace-head logits=7
