@@ -454,6 +454,13 @@ static ValueId random_state(const Run *r) {
     return graph_var(r->b->g, var);
 }
 
+bool model_random(const Run *r, const Val *v) {
+    if (!r->model || v->kind != V_TENSOR) return false;
+    const Value *x = value_get(r->b->g, v->t);
+    return x->kind == VK_VAR &&
+           name_is_own(r->model->m->vars.data[x->var].name);
+}
+
 typedef struct Import {
     Run *r;
     const Graph *from;

@@ -151,6 +151,8 @@ Status run_model_stmt(Run *r, const Stmt *s);
 bool model_lookup(Run *r, Str name, Val *out);
 /* rng, salt, initialisers */
 Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out);
+/* True if a value is what rng() gives. */
+bool model_random(const Run *r, const Val *v);
 /* The scope of a call of fn: `name`, or a generated name if NULL. */
 Scope *model_call_scope(Run *r, const Fn *fn, Str name);
 /* Makes the nodes of fn's file for operands in[0..nin), in scope s. */

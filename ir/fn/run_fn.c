@@ -27,6 +27,17 @@ void run_bind(Run *r, Str name, Val v) {
 
 /* ---- operators ----------------------------------------------------------- */
 
+/* rng() is a state, for functions that draw from it. */
+static Status check_random(Run *r, const Expr *e, const Val *v, int n) {
+    for (int i = 0; i < n; i++)
+        if (model_random(r, &v[i]))
+            return run_fail(r, e,
+                            "rng() is the state of random numbers, not a "
+                            "number: random_uniform(rng(), shape=[..], "
+                            "salt=salt()) draws numbers from 0 to 1");
+    return OK;
+}
+
 static Status eval_binary(Run *r, const Expr *e, Val *out) {
     static const OpCode ops[] = {
         [B_OR] = OP_OR,      [B_AND] = OP_AND,          [B_EQ] = OP_EQUAL,
@@ -52,6 +63,7 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
     TRY(run_eval(r, e->b, &v[1]));
     if (v[0].kind != V_TENSOR && v[1].kind != V_TENSOR && e->op != B_MATMUL)
         return known_binary(r, e, &v[0], &v[1], out);
+    TRY(check_random(r, e, v, 2));
     if (ops[e->op] == NUM_OPS) return run_wants(r, e, "a known value", v);
     TRY(make_elementwise(r, e, ops[e->op], v, 2, out));
     if (e->op != B_NE) return OK;
@@ -63,6 +75,7 @@ static Status eval_unary(Run *r, const Expr *e, Val *out) {
     bool neg = e->kind == E_NEG, b;
     Val v;
     TRY(run_eval(r, e->a, &v));
+    TRY(check_random(r, e, &v, 1));
     if (v.kind == V_TENSOR)
         return make_elementwise(r, e, neg ? OP_NEG : OP_NOT, &v, 1, out);
     if (!neg) {

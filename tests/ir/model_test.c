@@ -261,6 +261,10 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("k = cast(x, u8)\n  y = k - -1"), "-1 is outside u8"},
         {LINE("k = cast(x, i64)\n  y = k + 1e300"), "1e+300 is outside i64"},
         {LINE("k = cast(x, i64)\n  y = k + 0.5"), "0.5 meets integers"},
+        {LINE("y = where(rng() > 0.5, x, -x)"),
+         "2:19: error: rng() is the state of random numbers, not a number: "
+         "random_uniform(rng(), shape=[..], salt=salt()) draws numbers"},
+        {LINE("k = -rng()"), "2:7: error: rng() is the state of random"},
         {LINE("buffer b: u8[2] = 256"), "2:21: error: 256 is outside u8"},
         {LINE("buffer b: i64[2] = 9007199254740993"), "is beyond 2^53"},
         {LINE("buffer b: i64[2] = -9007199254740993"), "is beyond 2^53"},
@@ -580,8 +584,8 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
         {"y = Linear(x, units=1, scope=3)", "text expected, found an integer"},
         {"k = rng(1)", "rng takes 0 operands"},
         {"k = salt(1)", "salt takes 0 operands"},
-        {"y = x + rng()", "m.amp:2:9: error: add: operands f32[2,3] and i64[2] "
-                          "mix kinds of numbers"},
+        {"y = x + rng()", "m.amp:2:9: error: rng() is the state of random "
+                          "numbers, not a number: "},
         {"y = Linear(none, units=3)",
          "m.amp:2:7: error: Linear: a tensor expected, found nothing"},
     };
