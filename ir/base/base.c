@@ -415,6 +415,17 @@ void sb_put_escaped(StrBuf *sb, const char *s) {
     sb_puts(sb, *s ? "..." : "");
 }
 
+void sb_put_path(StrBuf *sb, const char *path) {
+    enum { LONGEST = 120 };
+    size_t n = strlen(path);
+    if (n > LONGEST) {
+        sb_puts(sb, "...");
+        path += n - LONGEST;
+        while (((unsigned char)*path & 0xc0) == 0x80) path++;
+    }
+    sb_put_escaped(sb, path);
+}
+
 enum { LONGEST_LIST = 8 };
 
 bool sb_put_next(StrBuf *sb, int i) {
@@ -505,7 +516,7 @@ void sb_put_message(StrBuf *sb, const char *fmt, va_list ap) {
 
 static void put_loc(StrBuf *sb, Loc loc) {
     if (loc.file) {
-        sb_put_escaped(sb, loc.file);
+        sb_put_path(sb, loc.file);
         sb_puts(sb, ":");
         if (loc.line) sb_printf(sb, "%d:", loc.line);
         if (loc.line && loc.col) sb_printf(sb, "%d:", loc.col);

@@ -151,6 +151,8 @@ void sb_put_message(StrBuf *sb, const char *fmt, va_list ap);
 enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
 void sb_put_escaped(StrBuf *sb, const char *s);
+/* The same of a path: a long one lacks its beginning, "...". */
+void sb_put_path(StrBuf *sb, const char *path);
 /* Returns the separator before item i of a list in a message. false: enough
    items were listed; the text after the last of n then gives the number of
    the others. */

@@ -146,6 +146,12 @@ TEST_CASE(strings, escapes_show_bytes) {
     sb_put_escaped(&sb, big);
     CHECK(sb.len < 130);
     CHECK_HAS(sb.data, "...");
+    sb.len = 0; /* a path keeps its end, from a whole character on */
+    for (int i = 0; i < 990; i++) big[i] = i % 2 ? (char)0xa9 : (char)0xc3;
+    memcpy(big + 990, "/last.png", 10);
+    sb_put_path(&sb, big);
+    CHECK(sb.len < 130 && !strncmp(sb.data, "...\xc3\xa9", 5));
+    CHECK_HAS(sb.data, "\xa9/last.png");
     sb_free(&sb);
 }
 
