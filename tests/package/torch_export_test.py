@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What ampc.torch.export refuses, and the words: without torch, over objects that
+have what it reads of torch's.
+
+usage: torch_export_test.py     in the root of the sources"""
+import os
+import sys
+import types
+import unittest
+from types import SimpleNamespace as Thing
+
+
+class Tree(types.ModuleType):
+    """torch.ops.aten.detach.default and the like: one object for each path."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        child = Tree(f"{self.__name__}.{name}")
+        setattr(self, name, child)
+        return child
+
+
+class Tensor:
+    def __init__(self, floating=True):
+        self.floating = floating
+        self._backward_hooks = None
+
+    def is_floating_point(self):
+        return self.floating
+
+    def register_hook(self, hook):
+        return hook
+
+
+class Module:
+    """A module with children and parameters by name."""
+    training = True
+    _backward_hooks = _backward_pre_hooks = ()
+
+    def __init__(self, **parts):
+        self.parts = parts
+
+    def forward(self, x):
+        return x
+
+    def named_modules(self):
+        yield "", self
+        yield from ((k, v) for k, v in self.parts.items()
+                    if isinstance(v, Module))
+
+    def named_parameters(self):
+        return ((k, v) for k, v in self.parts.items() if isinstance(v, Tensor))
+
+
+class NormBase(Module):
+    momentum, track_running_stats = 0.1, True
+
+
+class BatchNorm2d(NormBase):
+    pass
+
+
+class ScriptModule(Module):
+    pass
+
+
+class OpOverload:
+    def __init__(self, changes):
+        self._schema = Thing(is_mutable=changes)
+
+
+def tree_map(f, tree):
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(tree_map(f, x) for x in tree)
+    if isinstance(tree, dict):
+        return {k: tree_map(f, x) for k, x in tree.items()}
+    return f(tree)
+
+
+torch = Tree("torch")
+torch.Tensor = Tensor
+torch.nn.Module = Module
+torch.nn.modules.batchnorm._NormBase = NormBase
+torch.jit.ScriptModule = ScriptModule
+torch._ops.OpOverload = OpOverload
+torch.overrides.TorchFunctionMode = type("TorchFunctionMode", (), {})
+torch.utils._pytree.tree_map = tree_map
+sys.modules["torch"] = torch
+sys.path.insert(0, os.path.join(os.getcwd(), "runtime/python"))
+sys.dont_write_bytecode = True
+import ampc  # noqa: E402
+import ampc.torch as exporter  # noqa: E402
+
+TRACE = '''  File "/usr/lib/python3/torch/nn/functional.py", line 9, in linear
+    return f(x)
+  File "/home/ann/net.py", line 7, in forward
+    y = self.norm(x)
+  File "/usr/lib/python3/torch/nn/modules/batchnorm.py", line 5, in forward
+    return F.batch_norm(x)
+'''
+
+
+def node(target, *args, name="node", value=None, users=()):
+    return Thing(target=target, args=args, name=name, users=list(users),
+                 meta={"stack_trace": TRACE, "val": value})
+
+
+def program(nodes, buffers=None):
+    return Thing(graph=Thing(nodes=nodes),
+                 graph_signature=Thing(inputs_to_buffers=buffers or {}))
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, kind, text, call, *args, **kwargs):
+        with self.assertRaises(kind) as e:
+            call(*args, **kwargs)
+        self.assertIn(text, str(e.exception))
+        return str(e.exception)
+
+    def test_all_at_once(self):
+        e = self.refused(ampc.Error, "the module cannot be exported:\n  one\n"
+                         "  two", exporter._refuse, ["one", "two", "one"])
+        self.assertEqual(e.count("one"), 1)
+        exporter._refuse([])
+
+    def test_the_line_is_the_users(self):
+        self.assertEqual(exporter._line(TRACE),
+                         "net.py, line 7: y = self.norm(x)")
+        self.assertEqual(exporter._line(None),
+                         "a line that torch does not tell")
+
+    def test_modules(self):
+        still, lazy, fixed = BatchNorm2d(), BatchNorm2d(), BatchNorm2d()
+        still.momentum = 0
+        lazy.momentum = None
+        fixed.momentum, fixed.training = None, False
+        hooked, weight = Module(), Tensor()
+        hooked._backward_hooks = (print,)
+        weight._backward_hooks = (print,)
+        net = Module(still=still, lazy=lazy, fixed=fixed, hooked=hooked,
+                     weight=weight, other=Tensor())
+        e = self.refused(ampc.Error, "still (BatchNorm2d): momentum=0 in "
+                         "training, which ONNX has no operator for: give it a "
+                         "momentum above 0", exporter.export, net, (1,), "n.onnx")
+        for text in ("lazy (BatchNorm2d): momentum=None",
+                     "hooked (Module): a hook changes its backward",
+                     "weight: a hook changes its gradient"):
+            self.assertIn(text, e)
+        self.assertNotIn("fixed", e)
+        self.assertNotIn("other", e)
+        self.assertEqual(len(e.splitlines()), 5)
+
+    def test_arguments(self):
+        self.refused(TypeError, "give the torch.nn.Module that it was made from",
+                     exporter.export, ScriptModule(), (1,), "n.onnx")
+        self.refused(TypeError, "args are example inputs of forward: too many",
+                     exporter.export, Module(), (1, 2), "n.onnx")
+        self.refused(TypeError, "forward: missing a required argument: 'x'",
+                     exporter.export, Module(), {"image": 1}, "n.onnx")
+
+    def test_operators(self):
+        aten = torch.ops.aten
+        found = exporter._unfit_program(program([
+            node(aten.batch_norm.default, 1, 2, 3, None),
+            node(aten.batch_norm.default, 1, 2, 3, 4),
+            node(aten.embedding_bag.padding_idx, 1, 2, 3, True),
+            node(aten.embedding_bag.padding_idx, 1, 2, 3, False)]))
+        self.assertEqual(found, [
+            "net.py, line 7: y = self.norm(x): BatchNorm without running "
+            "statistics, which torch.onnx writes with fixed ones: "
+            "track_running_stats=True keeps them",
+            "net.py, line 7: y = self.norm(x): scale_grad_by_freq=True, which "
+            "the file does not keep"])
+
+    def test_integer_buffers(self):
+        """One that forward changes and reads; a counter that is only changed."""
+        def of(reads):
+            buffer = node("placeholder", name="b_steps", value=Tensor(False))
+            change = node(OpOverload(True), buffer)
+            buffer.users = [change] + [node(OpOverload(False), buffer)] * reads
+            return exporter._unfit_program(
+                program([buffer], {"b_steps": "steps"}))
+        self.assertEqual(of(0), [])
+        self.assertEqual(of(1), [
+            "net.py, line 7: y = self.norm(x): reads the integer buffer steps, "
+            "which forward changes; the file would keep its first value: make "
+            "it a float"])
+
+    def test_hooks_of_forward(self):
+        with exporter._hooks() as found:
+            Tensor().register_hook(print)
+        self.assertEqual(len(found), 1)
+        self.assertIn("a hook changes a gradient, which the file does not have",
+                      found[0])
+        Tensor().register_hook(print)
+        self.assertEqual(len(found), 1)
+
+    def test_what_depends_on_values(self):
+        kind = Thing(name="DATA_DEPENDENT_ERROR")
+        self.assertTrue(exporter._decided(Thing(_report=Thing(
+            failures=[Thing(failure_type=kind)]))))
+        self.assertFalse(exporter._decided(Thing(_report=Thing(failures=[]))))
+        self.assertFalse(exporter._decided(Thing()))
+
+
+if __name__ == "__main__":
+    unittest.main()
