@@ -146,8 +146,7 @@ static Status from_columns(const Source *s, Array *a) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-/* True if the file name, without a final .gz, has that ending. */
-static bool has_end(const char *path, const char *end) {
+bool has_end(const char *path, const char *end) {
     size_t n = strlen(path), k = end ? strlen(end) : 0;
     if (n > 3 && !strcmp(path + n - 3, ".gz")) n -= 3;
     return end && n >= k && !strncmp(path + n - k, end, k);
@@ -238,6 +237,8 @@ static Status array_load(Source *s, const ArrayPick *pick, unsigned char *head,
         a->rank = h.rank;
         memcpy(a->dim, h.dim, sizeof a->dim);
         a->text = h.text;
+        a->windows = h.windows;
+        a->classes = h.classes;
         ASSERT(array_size(a));
     }
     if (a->bytes <= KEPT && !(a->memory = malloc(a->bytes ? a->bytes : 1)))
@@ -312,6 +313,7 @@ Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
 }
 
 void array_close(Array *a) {
+    classes_free(&a->classes);
     free(a->memory);
     if (a->fd >= 0) close(a->fd);
     *a = (Array){.fd = -1};

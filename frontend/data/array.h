@@ -13,10 +13,12 @@
    npy.c, npz.c, idx.c, cifar.c, tensors.c, tokens.c, csv.c  a format each
    foreign.c  what is not read, and how to convert it
    describe.c what is in a file, for people
+   classes.c  names of classes;  vocabulary.c  tokens of a text
    images.c, picture.c  folders of PNG and JPEG (images.h)                   */
 #ifndef AMPC_FRONTEND_DRIVER_ARRAY_H
 #define AMPC_FRONTEND_DRIVER_ARRAY_H
 
+#include "frontend/data/classes.h"
 #include "frontend/data/source.h"
 
 #define AMPC_NO_LOADER
@@ -35,6 +37,7 @@ typedef struct Array {
     bool swap;    /* the data are in the other byte order */
     bool windows; /* has no samples: the reader cuts windows as it needs them */
     bool text;    /* the numbers were written as text */
+    Classes classes; /* what class numbers stand for */
 } Array;
 
 /* Selects an array of a file that has several, or how to read the file. */
@@ -44,6 +47,10 @@ typedef struct ArrayPick {
     const char
         *input;    /* the input that it feeds; names the part if part is NULL */
     bool integers; /* text: read integers, not floats */
+    bool labels;   /* the input takes class numbers: words of a table are names
+                      of classes */
+    const Classes *known;   /* the classes there are; NULL: those of the file */
+    const char *vocabulary; /* a file: the tokens of a text; NULL: bytes */
 } ArrayPick;
 
 /* Recognises formats by content. pick may be NULL. On failure nothing is
@@ -87,6 +94,7 @@ typedef struct ArrayHead {
     bool found; /* set: all fields above are known; nothing is left to parse */
     int copy;   /* set: the elements begin at the start of this file; else -1 */
     bool text;  /* set: as in Array */
+    Classes classes; /* set: as in Array, which then owns them */
 } ArrayHead;
 
 /* p: the first ARRAY_HEAD bytes of a file, or all of a shorter one. */
@@ -105,6 +113,17 @@ typedef struct ArrayFormat {
 
 extern const ArrayFormat npy_format, npz_format, idx_format, cifar_format,
     tensors_format, tokens_format, text_format, csv_format, tsv_format;
+
+/* csv.c: the words of a table's column, chosen by its name. *found: false if it
+   holds numbers. */
+typedef struct CsvWords {
+    Arena *a;
+    VEC(const char *) at;
+} CsvWords;
+Status csv_words(Diag *d, const char *path, const char *column, CsvWords *to,
+                 bool *found);
+/* True if the file name, without a final .gz, has that ending. */
+bool has_end(const char *path, const char *end);
 
 /* tensors.c: memory for st_open of runtime/files/safetensors.h. */
 extern const ampc_options safetensors_memory;

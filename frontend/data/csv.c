@@ -2,7 +2,8 @@
 /* csv.c: numbers in text, .csv or .tsv: a line per sample, columns separated by
    commas, semicolons, tabs or blanks, as in the first line; a first line may
    name the columns.  FILE.csv:COLUMNS takes some of them: names, numbers from 0
-   and ranges of these (FILE.csv:age,3,10-20).
+   and ranges of these (FILE.csv:age,3,10-20).  One column that is chosen by its
+   name may hold words: names of classes, for labels, or of pictures.
 
    The text is read once, in parts; its numbers are written to a copy. */
 #include <ctype.h>
@@ -18,6 +19,9 @@
 
 enum { PART = 1 << 16, FIELD_MAX = 256, COLUMNS_MAX = 1 << 20 };
 
+/* What a chosen column holds; its first field decides. */
+typedef enum CsvKind { CSV_OPEN, CSV_NUMBERS, CSV_WORDS } CsvKind;
+
 typedef struct Csv {
     Source *s;
     const ArrayPick *pick;
@@ -28,6 +32,10 @@ typedef struct Csv {
     int ncolumn;
     bool *wanted;    /* by column */
     bool only_first; /* only the first line is requested */
+    bool only_words; /* numbers are not requested */
+    bool by_name;    /* one column is chosen, by its name */
+    CsvKind kind;
+    VEC(const char *) words; /* of that column */
     int64_t line, rows;
     double *row; /* values of one line, all columns; or int64_t */
     int nfield;  /* fields of the current line so far */
@@ -111,7 +119,11 @@ static bool is_missing(const char *text) {
 static Status not_number(const Csv *c, const char *text, int column) {
     StrBuf why = {0};
     sb_puts(&why, "is not a number");
-    if (isalpha((unsigned char)*text) && !is_missing(text)) {
+    bool word = isalpha((unsigned char)*text) && !is_missing(text);
+    if (word && c->pick->labels && !c->by_name)
+        sb_puts(&why, "; classes in words are one column, chosen by its name: "
+                      "FILE.csv:NAME");
+    else if (word) {
         sb_puts(&why, "; for classes in words: python3 -c \"import pandas; d = "
                       "pandas.read_csv('");
         sb_put_escaped(&why, c->s->path);
@@ -156,19 +168,61 @@ static Status take_csv_number(Csv *c, const char *text, int column) {
     return OK;
 }
 
-static Status put_csv_row(Csv *c) {
-    for (int i = 0; i < c->ncolumn; i++) {
-        if (c->nout == PART) {
-            if (!source_put(c->fd, c->out, c->nout, c->written))
-                return source_copy_failed(c->s);
-            c->written += c->nout;
-            c->nout = 0;
-        }
-        memcpy(c->out + c->nout, &c->row[c->columns[i]], 8);
-        c->nout += 8;
+static Status put_csv_value(Csv *c, const void *value) {
+    if (c->nout == PART) {
+        if (!source_put(c->fd, c->out, c->nout, c->written))
+            return source_copy_failed(c->s);
+        c->written += c->nout;
+        c->nout = 0;
     }
-    c->rows++;
+    memcpy(c->out + c->nout, value, 8);
+    c->nout += 8;
     return OK;
+}
+
+static Status put_csv_row(Csv *c) {
+    c->rows++;
+    for (int i = 0; i < c->ncolumn && c->kind != CSV_WORDS; i++)
+        TRY(put_csv_value(c, &c->row[c->columns[i]]));
+    return OK;
+}
+
+/* ---- words --------------------------------------------------------------- */
+
+static Status take_csv_word(Csv *c, const char *text) {
+    double x;
+    if (!*text || is_missing(text))
+        return field_bad(c, text,
+                         "stands for nothing; the lines before have "
+                         "words");
+    if (c->pick->labels && is_csv_number(text, &x))
+        return field_bad(c, text, "is a number; the lines before have words");
+    if (c->pick->known && classes_find(c->pick->known, text) < 0) {
+        StrBuf why = {0};
+        classes_unknown(c->pick->known, &why);
+        field_bad(c, text, why.data);
+        sb_free(&why);
+        return ERR_USER;
+    }
+    vec_push(c->a, &c->words, arena_printf(c->a, "%s", text));
+    return OK;
+}
+
+/* The numbers of the classes that the words name. */
+static Status put_classes_of_words(Csv *c, ArrayHead *h) {
+    const Classes *known = c->pick->known;
+    Classes made;
+    if (!classes_make(&made,
+                      known ? (const char *const *)known->name : c->words.data,
+                      known ? known->n : c->words.len))
+        return source_bad(c->s, "out of memory");
+    Status st = OK;
+    for (int i = 0; i < c->words.len && st == OK; i++) {
+        int64_t class = classes_find(&made, c->words.data[i]);
+        st = put_csv_value(c, &class);
+    }
+    h->classes = made;
+    return st;
 }
 
 /* ---- columns ------------------------------------------------------------- */
@@ -235,7 +289,9 @@ static Status choose_columns(Csv *c) {
     c->wanted = NEW_ARRAY(c->a, bool, n + 1);
     c->row = NEW_ARRAY(c->a, double, n + 1);
     const char *p = c->pick->part;
+    int at;
     for (int i = 0; !p && i < n; i++) add_column(c, i);
+    c->by_name = p && !strchr(p, ',') && !take_range(p, n, &at, &at);
     while (p) {
         size_t k = strcspn(p, ",");
         TRY(choose_item(c, arena_printf(c->a, "%.*s", (int)k, p)));
@@ -266,6 +322,20 @@ static char separator_in(const unsigned char *p, size_t n) {
 static bool is_mistyped(const char *text) {
     return !is_csv_number(text, &(double){0}) &&
            text[strspn(text, "+-.")] >= '0' && text[strspn(text, "+-.")] <= '9';
+}
+
+/* What a column holds whose first field is this text: names of pictures may
+   begin with digits. */
+static CsvKind column_kind(const Csv *c, const char *text) {
+    bool number = is_csv_number(text, &(double){0}) || is_missing(text);
+    bool word = c->only_words || (c->pick->labels && !is_mistyped(text));
+    return c->by_name && *text && !number && word ? CSV_WORDS : CSV_NUMBERS;
+}
+
+static Status take_csv_value(Csv *c, const char *text, int column) {
+    if (c->kind == CSV_OPEN) c->kind = column_kind(c, text);
+    if (c->kind == CSV_WORDS) return take_csv_word(c, text);
+    return c->only_words ? OK : take_csv_number(c, text, column);
 }
 
 /* Reads the first line. It holds names if a chosen field is not a number.
@@ -306,7 +376,7 @@ static Status take_line(Csv *c, int byte) {
                                   COLUMNS_MAX);
             vec_push(c->a, &c->first, arena_printf(c->a, "%s", text));
         } else if (c->nfield <= c->first.len && c->wanted[c->nfield - 1]) {
-            TRY(take_csv_number(c, text, c->nfield - 1));
+            TRY(take_csv_value(c, text, c->nfield - 1));
         }
         if (end == c->separator) TRY(next(c, &byte));
     }
@@ -314,7 +384,7 @@ static Status take_line(Csv *c, int byte) {
     if (c->nfield != c->first.len)
         return source_bad(c->s, "line %lld has %d columns; the first has %d",
                           (long long)c->line, c->nfield, c->first.len);
-    return put_csv_row(c);
+    return c->only_words ? OK : put_csv_row(c);
 }
 
 /* Reads all lines; skips empty lines and those that begin with '#'. */
@@ -330,6 +400,7 @@ static Status take_lines(Csv *c) {
         else if (byte >= 0)
             TRY(take_line(c, byte));
         if (c->only_first && c->first.len) return OK;
+        if (c->only_words && c->kind == CSV_NUMBERS) return OK;
     }
 }
 
@@ -348,9 +419,11 @@ static Status read_all(Csv *c, ArrayHead *h) {
     c->fd = source_copy();
     if (c->fd < 0) return source_copy_failed(c->s);
     TRY(take_lines(c));
+    bool words = c->kind == CSV_WORDS;
+    if (words) TRY(put_classes_of_words(c, h));
     if (!source_put(c->fd, c->out, c->nout, c->written))
         return source_copy_failed(c->s);
-    h->dtype = c->pick->integers ? AMPC_DTYPE_I64 : AMPC_DTYPE_F64;
+    h->dtype = c->pick->integers || words ? AMPC_DTYPE_I64 : AMPC_DTYPE_F64;
     h->rank = c->ncolumn == 1 ? 1 : 2;
     h->dim[0] = c->rows;
     h->dim[1] = c->ncolumn;
@@ -369,6 +442,32 @@ static Status csv_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     Status st = read_all(c, h);
     if (st != OK && c->fd >= 0) close(c->fd);
     arena_free(a);
+    return st;
+}
+
+static Status csv_words_of(Csv *c, bool *found) {
+    unsigned char *head = arena_alloc(c->a, ARRAY_HEAD);
+    ArrayHead h = {.head = head};
+    TRY(source_open(c->s));
+    TRY(source_take(c->s, head, ARRAY_HEAD, 0, &h.head_bytes));
+    csv_begin(c, &h);
+    TRY(take_lines(c));
+    *found = c->kind == CSV_WORDS;
+    return OK;
+}
+
+Status csv_words(Diag *d, const char *path, const char *column, CsvWords *to,
+                 bool *found) {
+    Source s = {.d = d, .path = path, .fd = -1};
+    ArrayPick pick = {.part = column, .input = ""};
+    Csv *c = NEW(to->a, Csv);
+    *c =
+        (Csv){.s = &s, .pick = &pick, .a = to->a, .fd = -1, .only_words = true};
+    *found = false;
+    Status st = csv_words_of(c, found);
+    for (int i = 0; i < c->words.len; i++)
+        vec_push(to->a, &to->at, c->words.data[i]);
+    source_close(&s);
     return st;
 }
 

@@ -87,13 +87,34 @@ static void put_describe_values(const Array *a, const Values *v, StrBuf *sb) {
         put_counts(v, "classes", sb);
 }
 
+/* ---- words --------------------------------------------------------------- */
+
+/* "40 words, 2 classes: 0 ant (25), 1 bee (15)"; names of files all differ. */
+static void put_class_words(const Array *a, const Values *v, StrBuf *sb) {
+    const Classes *c = &a->classes;
+    bool differ = c->n == a->count && c->n > 1;
+    sb_printf(sb, "%lld words, ", (long long)a->count);
+    if (differ)
+        sb_puts(sb, "all different: ");
+    else
+        sb_printf(sb, "%d %s: ", c->n, c->n == 1 ? "class" : "classes");
+    for (int i = 0; i < c->n && sb_put_next(sb, i); i++) {
+        if (!differ) sb_printf(sb, "%d ", i);
+        sb_put_escaped(sb, c->name[i]);
+        if (!differ && i < CLASSES)
+            sb_printf(sb, " (%lld)", (long long)v->count[i]);
+    }
+    sb_put_more(sb, c->n);
+}
+
 /* ---- arrays -------------------------------------------------------------- */
 
 /* Text is read as integers if possible, as for an input of integers. */
 static Status open_array(Diag *d, const char *path, const char *part,
                          Array *a) {
     Diag whole = {0};
-    ArrayPick pick = {.part = part, .input = "", .integers = true};
+    ArrayPick pick = {
+        .part = part, .input = "", .integers = true, .labels = true};
     Status st = array_open(&whole, path, &pick, a);
     pick.integers = false;
     if (st != OK) st = array_open(d, path, &pick, a);
@@ -110,20 +131,31 @@ static void put_describe_name(const ArrayPart *p, StrBuf *sb) {
     if (p->part) sb_puts(sb, ": ");
 }
 
+static void put_describe_numbers(const Array *a, const Values *v, StrBuf *sb) {
+    sb_printf(sb, "%s ", dtype_info[a->dtype].text);
+    for (int i = 0; i < a->rank; i++)
+        sb_printf(sb, "%s%lld", i ? "x" : "", (long long)a->dim[i]);
+    put_describe_values(a, v, sb);
+}
+
 static Status tell_array(Diag *d, const char *path, const ArrayPart *p,
                          bool *windows, StrBuf *sb) {
     Array a;
     Values *v = malloc(sizeof *v);
     if (!v) return fail(d, (Loc){.file = intern(path)}, "out of memory");
-    Status st = open_array(d, path, p->part, &a);
+    Diag unnamed = {0};
+    Status st = open_array(p->label ? &unnamed : d, path, p->part, &a);
+    if (st != OK && p->label) /* words are chosen by their name */
+        st = open_array(d, path, p->label, &a);
+    sb_free(&unnamed.text);
     if (st == OK) {
         st = describe_look(d, path, &a, v);
         *windows = a.windows;
         put_describe_name(p, sb);
-        sb_printf(sb, "%s ", dtype_info[a.dtype].text);
-        for (int i = 0; i < a.rank; i++)
-            sb_printf(sb, "%s%lld", i ? "x" : "", (long long)a.dim[i]);
-        put_describe_values(&a, v, sb);
+        if (a.classes.name)
+            put_class_words(&a, v, sb);
+        else
+            put_describe_numbers(&a, v, sb);
         sb_puts(sb, "\n");
         array_close(&a);
     }
@@ -149,7 +181,8 @@ static void tell_parts(const char *file, const ArrayParts *all, StrBuf *sb) {
         tell_part(file, &all->list.data[i], sb);
     if (n > PARTS) sb_printf(sb, "  and %d others\n", n - PARTS);
     sb_printf(sb, "  fed by part: --feed INPUT=%s:", name_to_copy(file));
-    sb_put_escaped(sb, all->list.data[0].part);
+    const ArrayPart *first = &all->list.data[0];
+    sb_put_escaped(sb, first->label ? first->label : first->part);
     sb_puts(sb, "\n");
 }
 
@@ -171,9 +204,10 @@ static Status tell_file(Diag *d, const char *file, const char *path,
     ArrayParts all = {.arena = arena_new()};
     Status st = array_parts(d, path, &all);
     if (st == OK) {
-        bool whole =
-            part || all.list.len < 2 || (all.columns && all.list.len > COLUMNS);
-        sb_put_escaped(sb, file);
+        bool named = all.list.len && all.list.data[0].label;
+        bool whole = part || all.list.len < (named ? 1 : 2) ||
+                     (all.columns && all.list.len > COLUMNS);
+        sb_put_path(sb, file);
         sb_printf(sb, ": %s\n", all.format);
         if (whole)
             st = tell_whole(d, file, path, part, sb);
@@ -191,7 +225,7 @@ Status data_tell(Diag *d, const char *file, StrBuf *sb) {
     const char *part = file_part(path);
     Status status;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        sb_put_escaped(sb, file);
+        sb_put_path(sb, file);
         sb_puts(sb, ": a folder of pictures\n");
         status = images_tell(d, path, sb);
     } else {

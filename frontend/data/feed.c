@@ -295,12 +295,24 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-/* A folder contains pictures. */
+/* The classes of the same input in another set. */
+static const Classes *known_classes(const FeedSet *like, const char *input) {
+    for (int i = 0; like && i < like->n; i++) {
+        const Feed *f = &like->feed[i];
+        if (!strcmp(f->want.name, input) && f->a.classes.name)
+            return &f->a.classes;
+    }
+    return NULL;
+}
+
+/* A folder contains pictures, and a column of a table may name them. */
 static Status open_data(Diag *d, Feed *f) {
     struct stat st;
+    bool pictures;
     if (stat(f->path, &st) == 0 && S_ISDIR(st.st_mode))
-        return images_open(d, f->path, &f->want, &f->a);
-    return array_open(d, f->path, &f->pick, &f->a);
+        return images_open(d, f->path, &f->want, f->pick.known, &f->a);
+    TRY(images_of_table(d, f->path, f->pick.part, &f->want, &f->a, &pictures));
+    return pictures ? OK : array_open(d, f->path, &f->pick, &f->a);
 }
 
 static Status open_feed_one(Diag *d, FileGuard *guard, const char *option,
@@ -311,6 +323,9 @@ static Status open_feed_one(Diag *d, FileGuard *guard, const char *option,
     TRY(file_reads(d, guard, f->path, option));
     f->pick.input = f->want.name;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
+    f->pick.labels = takes_labels(&f->want);
+    f->pick.known = known_classes(fs->how.like, f->want.name);
+    f->pick.vocabulary = fs->how.vocabulary;
     TRY(open_data(d, f));
     feed_sizes_shrink(fs, f);
     TRY(check_fit(d, fs, f));
@@ -358,11 +373,12 @@ Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
 
 static Status open_all(Diag *d, FileGuard *guard, const ampc_api *api,
                        const char *program, const RunList *specs, bool sizes,
-                       FeedSet *fs) {
+                       const FeedHow *how, FeedSet *fs) {
     uint32_t n;
     *fs = (FeedSet){.n = 0};
     TRY(check_specs(d, api, program, specs));
     TRY(feed_begin(d, api, program, fs, &n));
+    if (how) fs->how = *how;
     if (sizes) TRY(feed_sizes_open(d, api, fs, 0, n));
     for (uint32_t i = 0; i < n; i++) {
         Feed *f = add_feed(api, i, fs);
@@ -381,13 +397,13 @@ static Status open_all(Diag *d, FileGuard *guard, const ampc_api *api,
 
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs) {
-    return open_all(d, guard, api, program, specs, false, fs);
+    return open_all(d, guard, api, program, specs, false, NULL, fs);
 }
 
 Status feeds_open_sizes(Diag *d, FileGuard *guard, const ampc_api *api,
                         const char *program, const RunList *specs,
-                        FeedSet *fs) {
-    return open_all(d, guard, api, program, specs, true, fs);
+                        const FeedHow *how, FeedSet *fs) {
+    return open_all(d, guard, api, program, specs, true, how, fs);
 }
 
 void feeds_free(FeedSet *fs) {

@@ -22,7 +22,8 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
 /* The same for a module of several sizes (feed_size.h): batches have the
    smallest that holds their samples. */
 Status feeds_open_sizes(Diag *d, FileGuard *guard, const ampc_api *api,
-                        const char *program, const RunList *specs, FeedSet *fs);
+                        const char *program, const RunList *specs,
+                        const FeedHow *how, FeedSet *fs);
 /* Opens FILE alone, for input `index` of `program`; fs->samples: the number of
    samples, -1: one array for all batches. Call feeds_free even after a failure.
  */

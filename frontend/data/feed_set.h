@@ -24,8 +24,16 @@ typedef struct Feed {
 
 typedef struct FeedSizes FeedSizes; /* feed_size.h */
 
+/* How a run reads its files. */
+typedef struct FeedHow {
+    const struct FeedSet *like; /* classes have the numbers that they have in
+                                   this set; NULL: those of their own file */
+    const char *vocabulary;     /* a file: the tokens of texts; NULL: bytes */
+} FeedHow;
+
 typedef struct FeedSet {
     const char *program;
+    FeedHow how;
     Feed *feed;
     ampc_input *in; /* inputs for the API; valid after feeds_fill */
     int n;

@@ -105,7 +105,18 @@ static bool same_axes(const Fed *f) {
     return true;
 }
 
+/* "target: 2 classes: 0 ant, 1 bee" */
+static void fed_classes(const Fed *f, StrBuf *sb) {
+    const Classes *c = &f->a->classes;
+    if (!c->name) return;
+    sb_put_escaped(sb, f->want->name);
+    sb_printf(sb, ": %d %s: ", c->n, c->n == 1 ? "class" : "classes");
+    classes_tell(c, sb);
+    sb_puts(sb, "\n");
+}
+
 void fed_tells(const Fed *f, StrBuf *sb) {
+    fed_classes(f, sb);
     const char *how = conversion(f);
     bool shaped = f->per && !f->a->windows && !f->classes && !same_axes(f);
     size_t start = sb->len;

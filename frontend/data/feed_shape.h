@@ -25,7 +25,7 @@ bool fed_lies_right(const Fed *f);
 /* The transposition that would make the array fit, if one exists. */
 void fed_hint(const Fed *f, StrBuf *sb);
 /* "x: u8 500x3x32x32, divided by 255" and a line end; nothing if the values
-   are used unchanged. */
+   are used unchanged. Before it the classes, if they have names. */
 void fed_tells(const Fed *f, StrBuf *sb);
 
 #endif

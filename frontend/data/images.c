@@ -53,8 +53,9 @@ static bool is_folder(const char *path) {
 typedef struct Folder {
     Diag *d;
     const char *path;
-    bool labels, plain; /* plain: the folder has no classes */
-    bool last;          /* channels are the last axis */
+    const Classes *known; /* NULL: the folder's own */
+    bool labels, plain;   /* plain: the folder has no classes */
+    bool last;            /* channels are the last axis */
     int channels;
     int64_t width, height;
     Array *a;
@@ -171,11 +172,36 @@ static Status add_class(Folder *f, const char *path, int64_t class) {
     return st;
 }
 
+/* The number of a folder of pictures as a class. */
+static Status folder_class(const Folder *f, const char *path, const char *name,
+                           int64_t *class) {
+    if (!f->labels) return OK;
+    *class = classes_find(&f->a->classes, name);
+    if (*class >= 0) return OK;
+    StrBuf sb = {0};
+    classes_unknown(&f->a->classes, &sb);
+    fail(f->d, (Loc){.file = intern(path)}, "%s", sb.data);
+    sb_free(&sb);
+    return ERR_USER;
+}
+
+/* The classes: those that are known, or the folders. */
+static Status take_classes(Folder *f, const NameList *names) {
+    const char **of = calloc((size_t)names->n + 1, sizeof *of);
+    const Classes *known = f->known;
+    for (int i = 0; of && i < names->n; i++) of[i] = names->at[i]->d_name;
+    bool ok = of && classes_make(&f->a->classes,
+                                 known ? (const char *const *)known->name : of,
+                                 known ? known->n : names->n);
+    free(of);
+    return ok ? OK : bad_picture(f, f->path, "out of memory");
+}
+
 static Status add_all(Folder *f) {
     NameList names;
     TRY(list(f->d, f->path, &names));
-    Status st = OK;
-    int classes = 0;
+    Status st = f->labels ? take_classes(f, &names) : OK;
+    int64_t class = 0;
     for (int i = 0; i < names.n && st == OK; i++) {
         StrBuf name = {0};
         sb_printf(&name, "%s/%s", f->path, names.at[i]->d_name);
@@ -186,9 +212,11 @@ static Status add_all(Folder *f) {
                       "beside %s: a folder holds pictures, or folders of "
                       "classes alone",
                       f->plain ? "pictures" : "folders of classes");
+        else if (f->plain)
+            st = add_sample(f, name.data, 0);
         else
-            st = f->plain ? add_sample(f, name.data, 0)
-                          : add_class(f, name.data, classes++);
+            st = folder_class(f, name.data, names.at[i]->d_name, &class);
+        if (st == OK && folder) st = add_class(f, name.data, class);
         sb_free(&name);
     }
     list_free(&names);
@@ -201,18 +229,26 @@ static Status add_all(Folder *f) {
 
 /* ---- what the input takes ------------------------------------------------ */
 
+bool takes_labels(const ampc_tensor_info *want) {
+    bool numbers = !is_float_dtype((uint32_t)want->dtype);
+    return want->rank <= 2 && (numbers || !strncmp(want->name, "target", 6));
+}
+
 static bool are_channels(int64_t n) { return n == 1 || n == 3; }
+
+static bool takes_pictures(const ampc_tensor_info *want) {
+    return want->rank == 4 &&
+           (are_channels(want->shape[1]) || are_channels(want->shape[3]));
+}
 
 static Status plan(Folder *f, const ampc_tensor_info *want) {
     Array *a = f->a;
-    bool numbers = !is_float_dtype((uint32_t)want->dtype);
-    f->labels =
-        want->rank <= 2 && (numbers || !strncmp(want->name, "target", 6));
+    f->labels = takes_labels(want);
     a->dtype = f->labels ? AMPC_DTYPE_I64 : AMPC_DTYPE_U8;
     a->rank = 1;
     if (f->labels) return OK;
     f->last = want->rank == 4 && !are_channels(want->shape[1]);
-    if (want->rank != 4 || !are_channels(want->shape[f->last ? 3 : 1]))
+    if (!takes_pictures(want))
         return fail(f->d, (Loc){.file = intern(f->path)},
                     "a folder of pictures feeds inputs of the shape "
                     "[batch, channels, height, width], with 1 or 3 channels, "
@@ -230,16 +266,53 @@ static Status plan(Folder *f, const ampc_tensor_info *want) {
     return OK;
 }
 
+static Status images_end(Folder *f, Status st) {
+    Array *a = f->a;
+    a->count = (int64_t)(a->bytes / dtype_bytes((uint32_t)a->dtype));
+    if (st == OK && !a->memory && a->fd < 0 && !(a->memory = malloc(1)))
+        st = bad_picture(f, f->path, "out of memory");
+    if (st != OK) array_close(a);
+    return st;
+}
+
 Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
-                   Array *a) {
-    Folder f = {.d = d, .path = folder, .a = a};
+                   const Classes *known, Array *a) {
+    Folder f = {.d = d, .path = folder, .known = known, .a = a};
     *a = (Array){.fd = -1};
     Status st = plan(&f, want);
     if (st == OK) st = add_all(&f);
-    a->count = (int64_t)(a->bytes / dtype_bytes((uint32_t)a->dtype));
-    if (st == OK && !a->memory && a->fd < 0 && !(a->memory = malloc(1)))
-        st = fail(d, (Loc){.file = intern(folder)}, "out of memory");
-    if (st != OK) array_close(a);
+    return images_end(&f, st);
+}
+
+/* The pictures of a list. */
+static Status add_named(Folder *f, const CsvWords *names) {
+    const char *slash = strrchr(f->path, '/');
+    int beside = slash ? (int)(slash + 1 - f->path) : 0;
+    Status st = OK;
+    for (int i = 0; i < names->at.len && st == OK; i++) {
+        StrBuf path = {0};
+        const char *name = names->at.data[i];
+        sb_printf(&path, "%.*s%s", *name == '/' ? 0 : beside, f->path, name);
+        st = add_sample(f, path.data, 0);
+        sb_free(&path);
+    }
+    if (st != OK)
+        fail_note(f->d, (Loc){.file = intern(f->path)},
+                  "names it, relative to its own folder");
+    return st;
+}
+
+Status images_of_table(Diag *d, const char *table, const char *column,
+                       const ampc_tensor_info *want, Array *a, bool *found) {
+    CsvWords names = {.a = arena_new()};
+    Folder f = {.d = d, .path = table, .a = a};
+    *found = column && takes_pictures(want) &&
+             (has_end(table, ".csv") || has_end(table, ".tsv"));
+    *a = (Array){.fd = -1};
+    Status st = *found ? csv_words(d, table, column, &names, found) : OK;
+    if (st == OK && *found) st = plan(&f, want);
+    if (st == OK && *found) st = images_end(&f, add_named(&f, &names));
+    arena_free(names.a);
     return st;
 }
 

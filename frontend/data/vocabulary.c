@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vocabulary.c: see vocabulary.h. */
-#include "frontend/run/vocabulary.h"
+#define _GNU_SOURCE
+#include "frontend/data/vocabulary.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,10 +48,27 @@ static Status read_vocabulary_lines(Arena *a, Diag *d, const char *file,
         TRY(add_line(a, d, file, text + at, n, v));
         at += n + 1;
     }
+    if (!v->line.len)
+        return fail(d, (Loc){.file = intern(file)}, "has no tokens");
+    if (v->size < 0) v->size = v->line.len;
     if (v->line.len == v->size) return OK;
     return fail(d, (Loc){.file = intern(file)},
                 "has %d tokens, a line each; the model has %lld", v->line.len,
                 (long long)v->size);
+}
+
+static int by_token(const void *a, const void *b, void *lines) {
+    const char **line = lines;
+    int i = *(const int *)a, k = *(const int *)b, order;
+    order = strcmp(line[i], line[k]);
+    return order ? order : (i > k) - (i < k);
+}
+
+static void sort_tokens(Arena *a, Vocabulary *v) {
+    v->sorted = NEW_ARRAY(a, int, v->line.len + 1);
+    for (int i = 0; i < v->line.len; i++) v->sorted[i] = i;
+    qsort_r(v->sorted, (size_t)v->line.len, sizeof *v->sorted, by_token,
+            v->line.data);
 }
 
 Status vocabulary_open(Arena *a, Diag *d, const char *file, int64_t size,
@@ -61,6 +79,7 @@ Status vocabulary_open(Arena *a, Diag *d, const char *file, int64_t size,
     char *text = read_file(d, file, &n);
     if (!text) return ERR_USER;
     Status st = read_vocabulary_lines(a, d, file, text, n, v);
+    if (st == OK) sort_tokens(a, v);
     free(text);
     return st;
 }
@@ -73,25 +92,60 @@ static Status bad_prompt(Diag *d, const Vocabulary *v, const char *at) {
          : v->bytes  ? "--generate: the model has no token for '%.40s'"
                      : "--generate: the prompt is token numbers such as "
                        "464,3290 for a model with more tokens than bytes, "
-                       "unless --sample vocabulary=FILE says what they stand "
+                       "unless --vocabulary FILE says what they stand "
                        "for; not '%.40s'",
          rest.data ? rest.data : "");
     sb_free(&rest);
     return ERR_USER;
 }
 
-/* The first token of the text, and its length; -1: no token matches. */
+/* The text goes on where no token begins. */
+static Status bad_text(Diag *d, const char *file, const char *text,
+                       const char *at) {
+    StrBuf rest = {0};
+    int line = 1;
+    for (const char *p = text; p < at; p++) line += *p == '\n';
+    sb_printf(&rest, "%.20s", at);
+    StrBuf shown = {0};
+    sb_put_escaped(&shown, rest.data);
+    fail(d, (Loc){.file = intern(file), .line = line},
+         "no token of the vocabulary begins '%.40s': with a token for each "
+         "character every text can be split",
+         shown.data);
+    sb_free(&rest);
+    sb_free(&shown);
+    return ERR_USER;
+}
+
+/* The first of the sorted tokens [lo, hi), which are equal up to byte k, whose
+   byte k is `byte` or more. */
+static int from_byte(const Vocabulary *v, int lo, int hi, size_t k, int byte) {
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if ((unsigned char)v->line.data[v->sorted[mid]][k] < byte)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The longest token that the text begins with, and its length; -1: none. Of
+   the sorted tokens those that begin with k bytes of the text are a range, with
+   the token of just these bytes at its beginning. */
 static int64_t first_token(const Vocabulary *v, const char *text, size_t *n) {
     int64_t found = -1;
+    int lo = 0, hi = v->line.len;
     *n = 1;
     if (v->bytes)
         return (unsigned char)*text < v->size ? (unsigned char)*text : -1;
-    *n = 0;
-    for (int i = 0; i < v->line.len; i++) {
-        size_t k = (size_t)v->length.data[i];
-        if (k <= *n || strncmp(text, v->line.data[i], k) != 0) continue;
-        *n = k;
-        found = i;
+    for (size_t k = 0; lo < hi && text[k]; k++) {
+        int byte = (unsigned char)text[k];
+        lo = from_byte(v, lo, hi, k, byte);
+        hi = from_byte(v, lo, hi, k, byte + 1);
+        if (lo == hi || v->line.data[v->sorted[lo]][k + 1]) continue;
+        found = v->sorted[lo];
+        *n = k + 1;
     }
     return found;
 }
@@ -110,15 +164,16 @@ static Status encode_numbers(const Vocabulary *v, Diag *d, const char *text,
     return OK;
 }
 
-Status vocabulary_encode(const Vocabulary *v, Diag *d, const char *text,
-                         Tokens *to) {
+Status vocabulary_encode(const Vocabulary *v, Diag *d, const char *file,
+                         const char *text, Tokens *to) {
     if (!v->bytes && !v->line.len) return encode_numbers(v, d, text, to);
-    while (*text) {
+    for (const char *at = text; *at;) {
         size_t n;
-        int64_t token = first_token(v, text, &n);
-        if (token < 0) return bad_prompt(d, v, text);
+        int64_t token = first_token(v, at, &n);
+        if (token < 0)
+            return file ? bad_text(d, file, text, at) : bad_prompt(d, v, at);
         vec_push(to->a, &to->at, token);
-        text += n;
+        at += n;
     }
     return OK;
 }

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "frontend/data/feed.h"
-#include "frontend/run/vocabulary.h"
+#include "frontend/data/vocabulary.h"
 #include "runtime/program/draw.h"
 
 enum { INPUTS = 8 };
@@ -306,14 +306,15 @@ static Status write_all(Generate *g, const Vocabulary *v, Tokens *text,
     return st;
 }
 
-static Status run(Generate *g, const char *prompt, FILE *out, StrBuf *told) {
+static Status run(Generate *g, const char *prompt, const char *vocabulary,
+                  FILE *out, StrBuf *told) {
     Vocabulary v;
     Tokens text = {.a = g->a};
     g->api->describe(g->api->module, &g->info);
     TRY(find_inputs(g));
     TRY(find_output(g));
-    TRY(vocabulary_open(g->a, g->d, g->how.vocabulary, g->size, &v));
-    TRY(vocabulary_encode(&v, g->d, prompt, &text));
+    TRY(vocabulary_open(g->a, g->d, vocabulary, g->size, &v));
+    TRY(vocabulary_encode(&v, g->d, NULL, prompt, &text));
     if (!text.at.len)
         return fail(g->d, (Loc){0},
                     "--generate: the prompt is empty: a text begins with one "
@@ -322,15 +323,15 @@ static Status run(Generate *g, const char *prompt, FILE *out, StrBuf *told) {
 }
 
 Status generate(Diag *d, const ampc_api *api, ampc_session *s,
-                const char *prompt, const char *sample, FILE *out,
-                StrBuf *told) {
+                const char *prompt, const char *vocabulary, const char *sample,
+                FILE *out, StrBuf *told) {
     Generate g = {.a = arena_new(),
                   .d = d,
                   .api = api,
                   .s = s,
                   .info = {.size = sizeof g.info}};
     Status st = sampling_read(g.a, d, sample, &g.how);
-    if (st == OK) st = run(&g, prompt, out, told);
+    if (st == OK) st = run(&g, prompt, vocabulary, out, told);
     arena_free(g.a);
     return st;
 }

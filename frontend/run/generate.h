@@ -8,10 +8,11 @@
 #define AMPC_NO_LOADER
 #include "runtime/ampc.h"
 
-/* Writes the prompt and the generated text to `out`, token by token; `told`:
-   receives a line with the time that it took. */
+/* Writes the prompt and the generated text to `out`, token by token.
+   vocabulary: a file, or NULL; told: receives a line with the time that it
+   took. */
 Status generate(Diag *d, const ampc_api *api, ampc_session *s,
-                const char *prompt, const char *sample, FILE *out,
-                StrBuf *told);
+                const char *prompt, const char *vocabulary, const char *sample,
+                FILE *out, StrBuf *told);
 
 #endif

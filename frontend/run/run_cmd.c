@@ -393,6 +393,8 @@ static Status claim_files(Run *r) {
     for (int i = 0; i < o->load.n && st == OK; i++)
         st = file_reads(&r->diag, r->guard, o->load.at[i], "--load");
     if (st == OK) st = file_reads(&r->diag, r->guard, o->module, "the module");
+    if (st == OK && o->vocabulary)
+        st = file_reads(&r->diag, r->guard, o->vocabulary, "--vocabulary");
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs && st == OK; i++)
         st = file_writes(&r->diag, r->guard, outputs[i].path, outputs[i].role);
     sb_free(&prev);
@@ -420,6 +422,8 @@ static Status open_augment(Run *r, const Work *w, FeedSet *predict) {
  */
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const RunOptions *o = r->opt;
+    const FeedHow how = {.vocabulary = o->vocabulary},
+                  as_trained = {w->train ? &r->train : NULL, o->vocabulary};
     ProgramKind train = r->info.accumulate == 1 ? PROGRAM_TRAIN : PROGRAM_MICRO;
     while (run_objective(r, r->nother + 1)) r->nother++;
     r->others = calloc(r->nother + 1, sizeof *r->others);
@@ -428,7 +432,8 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
         const char *name = run_objective(r, i);
         FeedSet *fs = i ? &r->others[i - 1] : &r->train;
         TRY(feeds_open_sizes(&r->diag, r->guard, r->api,
-                             program_name(train, intern(name)), &o->feed, fs));
+                             program_name(train, intern(name)), &o->feed, &how,
+                             fs));
         if (fs->samples != r->train.samples)
             return fail(&r->diag, (Loc){0},
                         "objective %s is fed %lld samples, %s %lld", name,
@@ -437,13 +442,13 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     }
     if (o->eval_feed.n)
         TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "eval", &o->eval_feed,
-                             &r->eval));
+                             &as_trained, &r->eval));
     else if (w->eval)
-        TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "eval", &o->feed,
+        TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "eval", &o->feed, &how,
                              &r->eval));
     if (w->predict)
         TRY(feeds_open_sizes(&r->diag, r->guard, r->api, "predict", &o->feed,
-                             predict));
+                             &how, predict));
     TRY(open_augment(r, w, predict));
     predict->whole = true; /* outputs of all batches have one shape */
     r->eval.whole = o->metric.n || (o->fetch && !w->predict);
@@ -473,7 +478,7 @@ static Status generate_text(Run *r) {
     StrBuf told = {0};
     if (r->rank) return OK;
     Status st = generate(&r->diag, r->api, r->s, r->opt->generate,
-                         r->opt->sample, stdout, &told);
+                         r->opt->vocabulary, r->opt->sample, stdout, &told);
     if (st == OK) log_note(r, "%s", told.data);
     sb_free(&told);
     return st;

@@ -13,7 +13,7 @@
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files;  run_data.c  what is said of data
-   generate.c  text, with sample.c and vocabulary.c
+   generate.c  text, with sample.c
    run_metric.c  --metric, over metric.h
    run_underflow.c  what fp16 flushes to zero                                */
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
@@ -48,8 +48,9 @@ typedef struct RunOptions {
     int64_t deadline;    /* seconds to wait for another rank; 0: the default */
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
-    const char *plateau; /* --reduce-on-plateau; NULL: not requested */
-    const char *best_by; /* a --metric; NULL: the loss */
+    const char *plateau;    /* --reduce-on-plateau; NULL: not requested */
+    const char *best_by;    /* a --metric; NULL: the loss */
+    const char *vocabulary; /* a token a line; NULL: bytes */
     const char *generate, *sample; /* a prompt, and how to sample
                                       (generate.h) */
     bool shuffle, sort_by_length, eval, resume, quiet, averaged;

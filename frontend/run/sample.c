@@ -25,7 +25,6 @@ static const struct Key {
     {"top_k", KEY_COUNT, offsetof(Sampling, top_k), 1, 1e9},
     {"top_p", KEY_NUMBER, offsetof(Sampling, top_p), 1e-9, 1},
     {"seed", KEY_COUNT, offsetof(Sampling, seed), 0, 1e15},
-    {"vocabulary", KEY_TEXT, offsetof(Sampling, vocabulary), 0, 0},
     {"output", KEY_TEXT, offsetof(Sampling, output), 0, 0}};
 enum { KEYS = sizeof keys / sizeof *keys };
 

@@ -14,7 +14,7 @@ typedef struct Sampling {
     double top_p;       /* samples only from the largest that together have
                            this probability */
     int64_t seed;       /* -1: the module's */
-    const char *vocabulary, *output; /* NULL: not given */
+    const char *output; /* NULL: not given */
 } Sampling;
 
 /* "KEY=VALUE,..", or NULL; texts are kept in the arena. */

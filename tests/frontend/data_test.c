@@ -147,13 +147,15 @@ static void put_text(const char *name, const char *text) {
 
 TEST_CASE(data, says_what_is_in_a_file) {
     char words[600];
-    put_text("t.csv", "age,name,label\n1.5,a,0\n2.5,b,1\n3.5,c,1\n");
+    put_text("t.csv", "age,name,label,kind\n1.5,a,0,bee\n2.5,b,1,ant\n"
+                      "3.5,c,1,bee\n");
     put_text("t.txt", "abcabc");
     write_cifar("ten.bin", 1);
     SAYS(0, "t.csv ten.bin",
          "t.csv: .csv\n  0 age: f64 3, 1.5 to 3.5, mean 2.5",
-         "  1 name: line 2, column 2: 'a' is not a number; for classes in "
-         "words: ",
+         "  1 name: 3 words, all different: a, b, c\n",
+         "  3 kind: 3 words, 2 classes: 0 ant (1), 1 bee (2)\n",
+         "  fed by part: --feed INPUT=t.csv:age\n",
          "  2 label: i64 3, 0 to 1, mean 0.6667; 2 classes: 1 2\n",
          "ten.bin: CIFAR\n  images: u8 50x3x32x32, 0 to 255",
          "  labels: u8 50, 0 to 9, mean 4.5; 10 classes: 5 5 5");
@@ -193,7 +195,8 @@ TEST_CASE(data, says_which_inputs_a_file_fits) {
         SAYS(0, words,
              "  for x f32[4,3,7,9]: fits: 8 samples, 2 batches of 4; u8 "
              "8x3x7x9, divided by 255\n",
-             "  for target i64[4]: fits: 8 samples, 2 batches of 4\n",
+             "  for target i64[4]: fits: 8 samples, 2 batches of 4; 2 classes: "
+             "0 ant, 1 bee\n",
              "  for x f32[4,3,7,9]: no: f64[5] does not fit input 'x' "
              "f32[4,3,7,9]: element counts differ\n",
              "  for target i64[4]: fits: 5 samples, 1 batch of 4 and one of "

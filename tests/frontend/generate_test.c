@@ -158,11 +158,11 @@ TEST_CASE(generate, a_vocabulary_names_tokens) {
     REQUIRE(test_write_file(test_tmp("v"), words, (size_t)(end - words)));
     check_says(0, causal,
                "--generate '<2><3>' --sample "
-               "temperature=0,tokens=3,vocabulary=v",
+               "temperature=0,tokens=3 --vocabulary v",
                "<2><3>ab\n<6>\n");
-    check_says(1, causal, "--generate '<2>x' --sample vocabulary=v",
+    check_says(1, causal, "--generate '<2>x' --vocabulary v",
                "no token of the vocabulary begins 'x'");
-    check_says(1, exported, "--generate '<2>' --sample vocabulary=v",
+    check_says(1, exported, "--generate '<2>' --vocabulary v",
                "has 128 tokens, a line each; the model has 300");
 }
 

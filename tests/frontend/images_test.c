@@ -22,7 +22,7 @@ static ampc_tensor_info input(int rank, const int64_t *shape, int dtype) {
 static Array opened(const char *folder, const ampc_tensor_info *want) {
     Diag d = {0};
     Array a;
-    if (images_open(&d, folder, want, &a) != OK) FAIL("%s", d.text.data);
+    if (images_open(&d, folder, want, NULL, &a) != OK) FAIL("%s", d.text.data);
     return a;
 }
 
@@ -78,6 +78,78 @@ TEST_CASE(images, folders_are_classes) {
     array_close(&a);
 }
 
+/* Evaluation has the numbers of training: a folder that lacks a class. */
+TEST_CASE(images, known_classes_keep_their_numbers) {
+    const int64_t batch[] = {4};
+    ampc_tensor_info t = input(1, batch, AMPC_DTYPE_I64);
+    const char *folder = test_data_path("tests/images");
+    Classes known;
+    Diag d = {0};
+    Array a;
+    REQUIRE(classes_make(&known, (const char *[]){"bee", "aphid", "ant"}, 3));
+    REQUIRE(images_open(&d, folder, &t, &known, &a) == OK);
+    for (int i = 0; i < PICTURES; i++)
+        CHECK_EQ_INT(((int64_t *)a.memory)[i], i >= 4 ? 2 : 0);
+    CHECK(a.classes.n == 3 && !strcmp(a.classes.name[1], "aphid"));
+    array_close(&a);
+    classes_free(&known);
+    REQUIRE(classes_make(&known, (const char *[]){"bee", "fly", "bee"}, 3));
+    CHECK_EQ_INT(known.n, 2);
+    CHECK_EQ_INT(images_open(&d, folder, &t, &known, &a), ERR_USER);
+    CHECK_HAS(d.text.data,
+              "/ant: error: is not one of the 2 classes that train: bee, fly");
+    sb_free(&d.text);
+    classes_free(&known);
+}
+
+/* ---- pictures that a table names ----------------------------------------- */
+
+static void table(const char *name, const char *text) {
+    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
+}
+
+TEST_CASE(images, a_column_names_pictures) {
+    const int64_t rgb[] = {2, 3, HEIGHT, WIDTH};
+    ampc_tensor_info t = input(4, rgb, AMPC_DTYPE_F32);
+    Diag d = {0};
+    Array a, all = opened(test_data_path("tests/images"), &t);
+    StrBuf sb = {0};
+    bool found;
+    const char *bee = test_data_path("tests/images/bee/colour.jpg");
+    size_t n;
+    char *file =
+        test_read_file(test_data_path("tests/images/ant/colour.png"), &n);
+    REQUIRE(file && test_write_file(test_tmp("1.png"), file, n));
+    free(file);
+    sb_printf(&sb, "file,label,width\n%s,bee,9\n1.png,ant,9\n", bee);
+    table("list.csv", sb.data);
+    REQUIRE(images_of_table(&d, test_tmp("list.csv"), "file", &t, &a, &found) ==
+            OK);
+    REQUIRE(found && a.rank == 4 && a.dim[0] == 2);
+    size_t one = a.bytes / 2;
+    int same[2] = {-1, -1};
+    for (int i = 0; i < PICTURES; i++)
+        for (int k = 0; k < 2; k++)
+            if (!memcmp(a.memory + (size_t)k * one,
+                        all.memory + (size_t)i * one, one))
+                same[k] = i;
+    CHECK(same[0] >= 4 && same[1] >= 0 && same[1] < 4);
+    array_close(&a);
+    array_close(&all);
+    /* numbers are no pictures; a missing file is named, with the table */
+    REQUIRE(images_of_table(&d, test_tmp("list.csv"), "width", &t, &a,
+                            &found) == OK);
+    CHECK(!found);
+    table("list.csv", "file\nnone.png\n");
+    CHECK_EQ_INT(
+        images_of_table(&d, test_tmp("list.csv"), "file", &t, &a, &found),
+        ERR_USER);
+    CHECK_HAS(d.text.data, "/none.png: error: No such file");
+    CHECK_HAS(d.text.data, "names it, relative to its own folder");
+    sb_free(&d.text);
+    sb_free(&sb);
+}
+
 /* ---- what is refused ----------------------------------------------------- */
 
 static void refuse(const char *folder, int rank, const char *why) {
@@ -86,7 +158,7 @@ static void refuse(const char *folder, int rank, const char *why) {
         input(rank, shape, rank == 1 ? AMPC_DTYPE_I64 : AMPC_DTYPE_F32);
     Diag d = {0};
     Array a;
-    CHECK_EQ_INT(images_open(&d, folder, &t, &a), ERR_USER);
+    CHECK_EQ_INT(images_open(&d, folder, &t, NULL, &a), ERR_USER);
     CHECK_HAS(d.text.data, why);
     sb_free(&d.text);
 }

@@ -27,3 +27,8 @@ ampc run gpt.so --feed tokens=book.txt --feed target=book.txt:+1 --epochs 1 --sh
     --save gpt.safetensors --log /dev/null
 ampc run gpt.so --load gpt.safetensors --generate "the model " \
     --sample tokens=8,temperature=0
+# other tokens than bytes
+printf '%s\n' the model reads bytes and says which byte comes next ' ' \
+    a b c d e h i l m n o r s t w x y > words
+ampc run gpt.so --vocabulary words --feed tokens=book.txt --feed target=book.txt:+1 \
+    --epochs 1 --log /dev/null 2>&1 | tee said

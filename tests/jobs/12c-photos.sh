@@ -33,3 +33,35 @@ ampc net.amp -o soft.so --loss soft_cross_entropy
 ampc run soft.so --feed x=photos --feed target=photos --augment x=mixup:0.2 --shuffle \
     --eval-feed x=photos --eval-feed target=photos 2>&1 | tee said
 grep 'class numbers as probabilities' said
+# a table names the same pictures and their labels
+python3 - <<'P'
+with open("labels.csv", "w") as f:
+    print("file,kind", file=f)
+    for kind in ("ant", "bee", "cat"):
+        for i in range(8):
+            print(f"photos/{kind}/{i}.png,{kind}", file=f)
+P
+ampc data labels.csv | grep '24 words, 3 classes: 0 ant (8), 1 bee (8), 2 cat (8)'
+ampc run net.so --feed x=photos --feed target=photos --log folder.jsonl
+ampc run net.so --feed x=labels.csv:file --feed target=labels.csv:kind --log table.jsonl
+# evaluation has the class numbers of training, though it has one class of three
+data.py photos some cat
+mkdir -p all/ant all/bee
+cp -r some/cat all/
+for other in some all; do
+    ampc run net.so --feed x=photos --feed target=photos --eval-feed x=$other \
+        --eval-feed target=$other --log $other.jsonl
+done
+python3 - <<'P'
+import json
+def log(path, key):
+    return [line[key] for line in map(json.loads, open(path)) if key in line]
+assert len(log("folder.jsonl", "loss")) == 3
+assert log("folder.jsonl", "loss") == log("table.jsonl", "loss")
+assert len(log("some.jsonl", "eval_loss")) == 1
+assert log("some.jsonl", "eval_loss") == log("all.jsonl", "eval_loss")
+P
+data.py photos others dog
+refused ampc run net.so --feed x=photos --feed target=photos --eval-feed x=others \
+    --eval-feed target=others
+grep 'others/dog: error: is not one of the 3 classes that train: ant, bee, cat' said

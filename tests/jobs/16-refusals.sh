@@ -109,7 +109,10 @@ data.py tensors other.safetensors fc1.weight=9x784
 says "--load-map 'module.=' would find 1" ampc run m.so $feeds --load ddp.safetensors
 says "is f32[9,784] in the file and f32[64,784] in this module" ampc run m.so $feeds --load other.safetensors
 printf 'a,kind\n1,ant\n2,bee\n' > kinds.csv
-says "for classes in words: python3 -c" ampc run m.so --feed input=x.npy --feed target=kinds.csv:kind
+says "classes in words are one column, chosen by its name" ampc run m.so --feed input=x.npy --feed target=kinds.csv:1
+says "2 samples; the other inputs have 16" ampc run m.so --feed input=x.npy --feed target=kinds.csv:kind
+printf 'colour\nred\n' > colours.csv
+says "for classes in words: python3 -c" ampc run m.so --feed input=colours.csv:colour --feed target=t.npy
 says "did you mean 'name'?" ampc run m.so --feed input=names.csv:nam --feed target=t.npy
 says "no such input; did you mean 'x'?" ampc run net.so --feed x=photos --feed target=photos --augment X=flip
 says "did you mean 'flip'?" ampc run net.so --feed x=photos --feed target=photos --augment x=flp

@@ -83,6 +83,51 @@ TEST_CASE(tokens, bytes_of_a_text) {
     pick_fails("t.txt", "u16", "x", "5 bytes are not a whole number of u16");
 }
 
+static void put_text(const char *name, const char *text) {
+    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
+}
+
+/* A token a line; a text is split from its beginning, the longest first. */
+TEST_CASE(tokens, a_text_has_a_vocabulary) {
+    static const uint32_t want[] = {3, 2, 0, 1, 4, 3};
+    REQUIRE(test_write_file(test_tmp("v"), "a\nab\nb\nabc\n\\n\n", 14));
+    REQUIRE(test_write_file(test_tmp("t.txt"), "abcbaab\nabc", 11));
+    ArrayPick pick = {
+        .input = "x", .integers = true, .vocabulary = test_tmp("v")};
+    for (int shift = 0; shift < 2; shift++) {
+        Diag d = {0};
+        Array a;
+        pick.part = shift ? "+1" : NULL;
+        if (array_open(&d, test_tmp("t.txt"), &pick, &a) != OK)
+            FAIL("%s", d.text.data);
+        CHECK(a.windows && a.dtype == AMPC_DTYPE_U32);
+        CHECK_EQ_INT(a.count, 5);
+        CHECK(!memcmp(a.memory, want + shift, 5 * sizeof *want));
+        array_close(&a);
+    }
+    static const struct {
+        const char *vocabulary, *text, *part, *why;
+    } rows[] = {
+        {"a\nb\n", "ab\nac", NULL,
+         "t.txt:1: error: no token of the vocabulary "
+         "begins '\\x0aac'"},
+        {"a\n\\n\n", "a\na\nc", NULL, "t.txt:3: error: no token"},
+        {"", "ab", NULL, "v: error: has no tokens"},
+        {"a\n\nb\n", "ab", NULL, "v:2: error: an empty token"},
+        {"a\nb\n", "ab", "u8", "'u8': tokens of --vocabulary are taken from"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        Array a;
+        put_text("v", rows[i].vocabulary);
+        put_text("t.txt", rows[i].text);
+        pick.part = rows[i].part;
+        CHECK_EQ_INT(array_open(&d, test_tmp("t.txt"), &pick, &a), ERR_USER);
+        CHECK_HAS(d.text.data, rows[i].why);
+        sb_free(&d.text);
+    }
+}
+
 TEST_CASE(tokens, widths_shifts_and_headers) {
     uint16_t narrow[5] = {10, 11, 12, 13, 14};
     uint32_t wide[4] = {70000, 70001, 70002, 70003};
@@ -109,10 +154,6 @@ TEST_CASE(tokens, widths_shifts_and_headers) {
 }
 
 /* ---- text ---------------------------------------------------------------- */
-
-static void put_text(const char *name, const char *text) {
-    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
-}
 
 static void check_text(const char *name, const char *part, bool integers,
                        int64_t rows, int64_t columns, const char *want) {
@@ -195,6 +236,63 @@ TEST_CASE(csv, many_lines) {
     free(got);
     array_close(&a);
     sb_free(&text);
+}
+
+static const Classes *known_words;
+
+/* Labels: opens column `part`, and expects numbers, or a message. */
+static void check_words(const char *part, const char *want) {
+    Diag d = {0};
+    Array a;
+    StrBuf got = {0};
+    ArrayPick pick = {.part = part,
+                      .input = "target",
+                      .integers = true,
+                      .labels = true,
+                      .known = known_words};
+    if (array_open(&d, test_tmp("w.csv"), &pick, &a) != OK) {
+        CHECK_HAS(d.text.data, want);
+        sb_free(&d.text);
+        return;
+    }
+    for (int64_t i = 0; i < a.count; i++)
+        sb_printf(&got, "%lld ", (long long)((int64_t *)a.memory)[i]);
+    for (int i = 0; i < a.classes.n; i++)
+        sb_printf(&got, "%s ", a.classes.name[i]);
+    CHECK_STR(got.data, want);
+    sb_free(&got);
+    array_close(&a);
+}
+
+/* A column of words that is chosen by its name. */
+TEST_CASE(csv, words_are_classes) {
+    put_text("w.csv", "age,kind\n1,bee\n2,\"ant, red\"\n3,bee\n");
+    check_words("kind", "1 0 1 ant, red bee ");
+    check_words("age", "1 2 3 ");
+    check_words("1", "classes in words are one column, chosen by its name: "
+                     "FILE.csv:NAME");
+    check_words("age,kind", "'bee' is not a number; classes in words");
+    Classes known;
+    REQUIRE(
+        classes_make(&known, (const char *[]){"cow", "bee", "ant, red"}, 3));
+    known_words = &known;
+    check_words("kind", "1 0 1 ant, red bee cow ");
+    put_text("w.csv", "age,kind\n1,bee\n2,wasp\n");
+    check_words("kind", "line 3, column 2: 'wasp' is not one of the 3 classes "
+                        "that train: ant, red, bee, cow");
+    classes_free(&known);
+    known_words = NULL;
+    put_text("w.csv", "kind\nbee\n7\n");
+    check_words("kind", "line 3, column 1: '7' is a number; the lines before "
+                        "have words");
+    put_text("w.csv", "kind\nbee\nNA\n");
+    check_words("kind", "'NA' stands for nothing");
+    put_text("w.csv", "kind,x\nbee,1\n,2\n");
+    check_words("kind", "line 3, column 1: '' stands for nothing");
+    put_text("w.csv", "kind\n7\nbee\n");
+    check_words("kind", "line 3, column 1: 'bee' is not a number");
+    put_text("w.csv", "kind\n1.2.3\nbee\n");
+    check_words("kind", "'1.2.3' is not a number");
 }
 
 TEST_CASE(csv, mistakes) {
