@@ -170,10 +170,15 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
     char *text = read_quietly(a, dir, job->log, &n);
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
-    Status s =
-        fail(d, (Loc){0}, "%s failed%s: %s %s\n%s",
-             job->program ? job->program : "the C compiler", stack_advice(a),
-             job_program(a, job), job->words, text ? text : "");
+    const char *what = job->program;
+    if (!what)
+        what = arena_printf(a,
+                            "the C compiler ($%s names another one; gcc 12 and "
+                            "clang 14 are tested)",
+                            compiler_variable(a, job->arch));
+    Status s = fail(d, (Loc){0}, "%s failed%s: %s %s\n%s", what,
+                    stack_advice(a), job_program(a, job), job->words,
+                    text ? text : "");
     free(text);
     return s;
 }

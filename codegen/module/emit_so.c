@@ -71,6 +71,14 @@ static Status put_so_text(EmitSo *e, const char *dir, const char *name,
     return file_text(e->d, path, text, n, guard, e->role);
 }
 
+static Status no_temporary(EmitSo *e, const char *why) {
+    const char *tmp = getenv("TMPDIR");
+    bool given = tmp && *tmp;
+    return fail(e->d, (Loc){0}, "a temporary folder in %s: %s; $TMPDIR %s",
+                given ? tmp : "/tmp", why,
+                given ? "names the place" : "may name another place");
+}
+
 /* ---- sources ------------------------------------------------------------- */
 
 static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l,
@@ -125,16 +133,7 @@ static Status put_readable(EmitSo *e) {
     return OK;
 }
 
-/* Writes all input of the compiler to its own folder. */
-static Status put_sources(EmitSo *e) {
-    const char *tmp = getenv("TMPDIR");
-    bool given = tmp && *tmp;
-    e->role = NULL;
-    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", given ? tmp : "/tmp");
-    if (!leave_make_folder(e->dir))
-        return fail(e->d, (Loc){0}, "a temporary folder in %s: %s%s",
-                    given ? tmp : "/tmp", strerror(errno),
-                    given ? "; $TMPDIR names the place" : "");
+static Status put_inputs(EmitSo *e) {
     char *map =
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
@@ -146,6 +145,25 @@ static Status put_sources(EmitSo *e) {
     if (!isa_is_here(isa_arch(e->opt))) return OK;
     return put_so_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,
                        embed_runtime_a_size);
+}
+
+/* Writes all input of the compiler to its own folder. A failure names that
+   folder's place, not the file. */
+static Status put_sources(EmitSo *e) {
+    Diag d = {0}, *outer = e->d;
+    const char *tmp = getenv("TMPDIR");
+    e->role = NULL;
+    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!leave_make_folder(e->dir)) return no_temporary(e, strerror(errno));
+    e->d = &d;
+    Status s = put_inputs(e);
+    e->d = outer;
+    const char *why = d.text.data ? strstr(d.text.data, "error: ") : NULL;
+    if (why)
+        why = arena_printf(e->a, "%.*s", (int)strcspn(why + 7, "\n"), why + 7);
+    if (s != OK) no_temporary(e, why ? why : "not written");
+    sb_free(&d.text);
+    return s;
 }
 
 /* ---- compile and link ---------------------------------------------------- */

@@ -198,6 +198,27 @@ static Status load_import(Session *s, const char *path, Module **m) {
     return OK;
 }
 
+/* The first axis of the first input is the batch. */
+static Status check_batch(Session *s, const char *path, const Module *m) {
+    const Graph *g = module_graph(m, FORWARD);
+    for (int i = 0; g && i < g->inputs.len; i++) {
+        const Value *v = value_get(g, g->inputs.data[i]);
+        const Type *t = type_get(v->type);
+        if (!t->rank) continue;
+        if (t->dim[0]) return OK;
+        StrBuf sb = {0};
+        sb_put_escaped(&sb, v->name);
+        sb_puts(&sb, "' is ");
+        sb_put_type(&sb, v->type);
+        fail(&s->diag, (Loc){.file = intern(path)},
+             "the batch is 0: input '%s; --dim NAME=N sets another one",
+             sb.data);
+        sb_free(&sb);
+        return ERR_USER;
+    }
+    return OK;
+}
+
 /* Headers of checkpoints and ONNX files are UTF-8. */
 static Status check_names(Session *s, const char *path, const Module *m) {
     for (int i = 0; i < m->vars.len; i++) {
@@ -229,5 +250,6 @@ static Status read_model(Session *s, const char *path, Module **m) {
 
 Status load_model(Session *s, const char *path, Module **m) {
     TRY(read_model(s, path, m));
+    TRY(check_batch(s, path, *m));
     return check_names(s, path, *m);
 }

@@ -114,9 +114,10 @@ Status run_open_code(Run *r) {
     if (fd < 0 || fstat(fd, &st) != 0) {
         s = fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));
     } else if (!S_ISREG(st.st_mode) || st.st_size == 0) {
-        s = fail(&r->diag, (Loc){.file = path}, "%s",
-                 S_ISREG(st.st_mode) ? "the file is empty, not a module of ampc"
-                                     : "not a module of ampc");
+        s = fail(&r->diag, (Loc){.file = path}, "%snot a module of ampc",
+                 S_ISREG(st.st_mode)   ? "the file is empty, "
+                 : S_ISDIR(st.st_mode) ? "is a folder, "
+                                       : "");
     } else {
         size_t n = (size_t)st.st_size;
         watch_file(path);

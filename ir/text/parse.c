@@ -360,7 +360,7 @@ static Status check_model(Parser *p) {
                     "a file that imports its model cannot have a graph");
     if (m->onnx) return OK;
     if (m->graphs.len) return model_check_dims(&p->model);
-    return lex_fail(&p->lx, &p->lx.tok, "the file has no graph");
+    return lex_fail(&p->lx, &p->lx.tok, "the file has no model");
 }
 
 /* dim B = 64, T */

@@ -257,13 +257,24 @@ static void cpu_memory(const ampc_session *s, ampc_memory_info *out) {
         out->total += sizeof *k + k->bytes;
 }
 
+/* Three digits and a unit: "812 bytes", "1.73 GB". */
+static void put_amount(char text[24], size_t bytes) {
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    double x = (double)bytes;
+    int k = 0;
+    while (x >= 999.5 && k < 4) x /= 1e3, k++;
+    snprintf(text, 24, "%.3g %s", x, units[k]);
+}
+
 static void cpu_describe(const ampc_session *s, char *text, size_t size) {
     const CpuDevice *d = s->device;
     int threads = pool_threads(d->pool);
-    snprintf(text, size,
-             "%s, %d thread%s, %.3g MB of variables, %.3g MB of activations",
+    char vars[24], arena[24];
+    put_amount(vars, d->vars_bytes);
+    put_amount(arena, d->arena_bytes);
+    snprintf(text, size, "%s, %d thread%s, %s of variables, %s of activations",
              cpu_isa_name((int)d->isa->level), threads, threads == 1 ? "" : "s",
-             (double)d->vars_bytes / 1e6, (double)d->arena_bytes / 1e6);
+             vars, arena);
 }
 
 const AmpcBackend cpu_backend = {

@@ -173,7 +173,9 @@ static ampc_status st_read_header(StFile *f) {
     struct stat st;
     if (fstat(f->fd, &st) != 0) return st_errno(f);
     if (!S_ISREG(st.st_mode))
-        return st_fail(f, AMPC_ERR_FORMAT, "not a regular file");
+        return st_fail(f, AMPC_ERR_FORMAT,
+                       S_ISDIR(st.st_mode) ? "is a folder"
+                                           : "not a regular file");
     f->size = (uint64_t)st.st_size;
     if (!f->size) return st_bad(f, "the file is empty");
     if (f->size < 10) return st_bad(f, "not a safetensors file");

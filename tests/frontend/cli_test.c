@@ -635,8 +635,14 @@ TEST_CASE(cli, odd_models) {
                                    "  param %w: f32[3,0]\n"
                                    "  %y = matmul %x, %w : f32[4,0]\n"
                                    "  return %y\n}\n";
-    check_text(1, "the file has no graph", "", "");
-    check_text(1, "the file has no graph", "module \"m\"\n", "");
+    check_text(1, "the file has no model", "", "");
+    check_text(1,
+               "odd.amp: error: the batch is 0: input 'x' is f32[0,3]; --dim",
+               "dim B = 0\nmodel m(x: f32[B,3]) {\n"
+               "  return y = Linear(x, units=2)\n}\n"
+               "train m { loss = mse }\n",
+               "");
+    check_text(1, "the file has no model", "module \"m\"\n", "");
     check_text(1, "the loss depends on no trained parameter",
                "model m() { return y = 1 }\n", "");
     check_text(1, "odd.amp:1:40: error: an output 'y' exists already",

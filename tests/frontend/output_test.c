@@ -113,11 +113,26 @@ TEST_CASE(output, models_are_files) {
     check(1, "is a folder", "$AMPC check . 2>&1");
     check(1, "the file is empty", ": > e.so; $AMPC inspect e.so");
     check(1, "the file is empty", "$AMPC run e.so");
+    check(1, "error: is a folder, not a module of ampc", "$AMPC run .");
     check(1, "not a module", "timeout 20 $AMPC inspect pipe.so");
     check(1, "not a module", "timeout 20 $AMPC run pipe.so");
 }
 
 /* ---- failure ------------------------------------------------------------- */
+
+/* What the compiler needs for itself is no file of the user's. */
+TEST_CASE(output, the_temporary_folder_is_named) {
+    put_model("t.amp");
+    check(
+        1,
+        "error: a temporary folder in tmp: File too large; $TMPDIR names the "
+        "place",
+        "mkdir tmp && trap '' XFSZ && ulimit -f 100 && TMPDIR=tmp $AMPC t.amp "
+        "-o t.so " COMPILE);
+    check(1, "a temporary folder in none: No such file or directory",
+          "TMPDIR=none $AMPC t.amp -o t.so " COMPILE);
+    check(0, "0", "ls tmp | wc -l");
+}
 
 /* 16 MB of weights; all other outputs are smaller. */
 static void put_large_model(void) {

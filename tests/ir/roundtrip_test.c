@@ -472,7 +472,7 @@ TEST_CASE(parse, long_lines_are_cut_around_the_mistake) {
 TEST_CASE(parse, a_mark_may_stand_in_front) {
 #define MARK "\xef\xbb\xbf"
     check_message(MARK "graph g() { ^ }", "f:1:13: error: unexpected");
-    check_message(MARK, "f:1:1: error: the file has no graph");
+    check_message(MARK, "f:1:1: error: the file has no model");
     check_message("\xef\xbb", "unexpected character");
     check_message("\xef\xbb\xbe", "unexpected character");
     check_message(MARK "model m(x: f32[2]) {\n  return y = z\n}\n",
