@@ -149,18 +149,18 @@ need_onnx_nodes() {
     touch "$made"
 }
 
-# The generator of script/docs, in .cache/mkdocs.
-need_mkdocs() {
-    local dir=$cache/mkdocs
-    local made=$dir/$(sha256sum script/docs.txt | cut -c1-16)
+# need_pip_tool NAME REQUIREMENTS: a program in Python, in .cache/NAME.
+need_pip_tool() {
+    local name=$1 dir=$cache/$1
+    local made=$dir/$(sha256sum "$2" | cut -c1-16)
     [ -f "$made" ] && return
     python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
-    say "fetching mkdocs"
+    say "fetching $name"
     rm -rf "$dir"
     python3 -m pip --disable-pip-version-check install -q --target "$dir" \
-        -r script/docs.txt >"$cache/pip.log" 2>&1 || {
+        -r "$2" >"$cache/pip.log" 2>&1 || {
         tail -3 "$cache/pip.log" >&2
-        die "cannot install mkdocs"
+        die "cannot install $name"
     }
     touch "$made"
 }

@@ -343,7 +343,7 @@ class Returned:
             self.address: int | None = self._room.address
             return
         try:
-            import numpy  # type: ignore[import-not-found,unused-ignore]
+            import numpy
         except ImportError:
             self._room = bytearray(info.bytes)
             self.address = address(memoryview(self._room))

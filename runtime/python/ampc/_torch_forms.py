@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any, Sequence
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 from . import _torch_images as images
 from ._torch_ops import node

@@ -8,7 +8,7 @@ import math
 import traceback
 from typing import Any, Callable, Iterator, Sequence
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 from . import _torch_forms as forms
 from . import _torch_linear as linear
@@ -346,7 +346,10 @@ def cdist(a: Any, b: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
 def pdist(x: Any, p: float = 2.0) -> Any:
     n = x.shape[0]
     at, k = torch.arange(n * (n - 1) // 2), torch.arange(1, n)
-    half = lambda v: torch.div(v * (v + 1), 2, rounding_mode="floor")
+
+    def half(v: Any) -> Any:
+        return torch.div(v * (v + 1), 2, rounding_mode="floor")
+
     i = (at.unsqueeze(1) >= k * n - half(k)).to(torch.int64).sum(1)
     j = at - (i * n - half(i)) + i + 1
     return _distance(x.index_select(0, i) - x.index_select(0, j), p)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, Sequence
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 # ---- pools and pads ---------------------------------------------------------
 
@@ -149,10 +149,13 @@ def grid_sample_3d(x: Any, grid: Any, mode: int, padding: int,
     sizes = list(x.shape[2:])
     at = [_grid_place(grid[..., 2 - k], sizes[k], padding, align)
           for k in range(3)]
-    flat, out = x.reshape(n, c, -1), 0.0
+    flat: Any = x.reshape(n, c, -1)
+    out: Any = 0.0
     low = [torch.round(a) if mode == 1 else torch.floor(a) for a in at]
     for corner in range(1 if mode == 1 else 8):
-        weight, index, inside = 1.0, 0, True
+        weight: Any = 1.0
+        index: Any = 0
+        inside: Any = True
         for k in range(3):
             up = corner >> k & 1
             i = low[k] + up

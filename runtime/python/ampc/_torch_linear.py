@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 from ._torch_ops import node, nodes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 REDUCTIONS = ("none", "mean", "sum")
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import Any, Sequence
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 from ._torch_losses import REDUCTIONS, gaussian_nll
 

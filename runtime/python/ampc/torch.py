@@ -20,7 +20,7 @@ import re
 import warnings
 from typing import Any, Iterator, Mapping, Sequence
 
-import torch  # type: ignore[import-not-found,unused-ignore]
+import torch
 
 from . import _torch_functions as functions
 from . import _torch_losses as losses
@@ -400,14 +400,14 @@ def _examples(module: Any, args: Any,
         args, kwargs = (), {**args, **kwargs}
     if not isinstance(args, (tuple, list)):
         args = args,
-    args, kwargs = torch.utils._pytree.tree_map(
+    args, named = torch.utils._pytree.tree_map(
         lambda x: torch.as_tensor(x) if hasattr(x, "__array__") else x,
         (tuple(args), dict(kwargs)))
     try:
-        inspect.signature(module.forward).bind(*args, **kwargs)
+        inspect.signature(module.forward).bind(*args, **named)
     except TypeError as e:
         raise TypeError(f"args are example inputs of forward: {e}") from None
-    return args, kwargs
+    return args, named
 
 
 @contextlib.contextmanager
