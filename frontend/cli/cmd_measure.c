@@ -15,7 +15,9 @@
 #include "passes/common/sensitivity.h"
 #include "runtime/program/draw.h"
 
-enum { LEAST_DRAWS = 4, MOST_DRAWS = 64 };
+/* LEAST_DRAWS: of a long step, whose sums over millions of elements hardly
+   differ between repetitions. */
+enum { LEAST_DRAWS = 2, MOST_DRAWS = 64 };
 
 /* Inputs are normally distributed; in [0, 1) if the loss would not be
    finite, as with a logarithm. */
@@ -50,8 +52,8 @@ typedef struct Measure {
     double fp32[NUM_ERRORS];
     int *used, kept;     /* repetitions whose gradients in fp32 are kept */
     double *loss, *norm; /* in fp32, per kept repetition */
-    float *ref, *grad;   /* gradients of the kept repetitions; of the present
-                            one */
+    float *ref, *grad;   /* gradients of the kept repetitions; one gradient of
+                            the present one */
     void *weight;        /* room for the largest random weight */
 } Measure;
 
@@ -124,10 +126,12 @@ static void put_measure_number(Tensor *t, DType d, double v) {
 }
 
 static void fill_signs(const ampc_tensor_info *t, float *to, int draw) {
-    uint64_t seed = seed_of(t->name, draw), bits = 0;
-    for (size_t i = 0; i < t->bytes / sizeof *to; i++, bits >>= 1) {
-        if (i % 64 == 0) bits = draw_next(&seed);
-        to[i] = bits & 1 ? 1 : -1;
+    size_t n = t->bytes / sizeof *to;
+    uint64_t seed = seed_of(t->name, draw);
+    for (size_t i = 0; i < n; i += 64) {
+        uint64_t bits = draw_next(&seed);
+        for (size_t k = 0; k < 64 && i + k < n; k++)
+            to[i + k] = bits >> k & 1 ? 1 : -1;
     }
 }
 
@@ -343,21 +347,19 @@ static Status run_step(Measure *x, int draw, double *loss) {
     Program *p = &x->step;
     TRY(fill_inputs(x, p, draw));
     TRY(run_program(x, p));
-    TRY(read_number(x, "loss", loss));
-    for (int i = 0; i < x->r.grads.len; i++)
-        TRY(replica_grad(x->s, &x->r, &x->r.grads.data[i], x->grad));
-    return OK;
+    return read_number(x, "loss", loss);
 }
 
 /* Runs a repetition in fp32 and keeps its results if they are finite. */
 static Status keep_step(Measure *x, int draw) {
     int64_t n = x->r.count;
+    float *ref = x->ref + x->kept * n;
     double loss, norm = 0;
     TRY(run_step(x, draw, &loss));
-    for (int64_t i = 0; i < n; i++)
-        norm += (double)x->grad[i] * (double)x->grad[i];
+    for (int i = 0; i < x->r.grads.len; i++)
+        TRY(replica_grad(x->s, &x->r, &x->r.grads.data[i], ref));
+    for (int64_t i = 0; i < n; i++) norm += (double)ref[i] * (double)ref[i];
     if (!isfinite(loss) || !isfinite(norm)) return OK;
-    memcpy(x->ref + x->kept * n, x->grad, (size_t)n * sizeof *x->ref);
     x->used[x->kept] = draw;
     x->loss[x->kept] = loss;
     x->norm[x->kept++] = norm;
@@ -368,16 +370,19 @@ static Status keep_step(Measure *x, int draw) {
 static Status room_for_fp32(Measure *x, int draws, int *most) {
     const int64_t room = INT64_C(1) << 28; /* elements of all gradients
                                               together */
-    int64_t n = x->r.count;
-    *most = draws == LEAST_DRAWS ? 2 : draws; /* 2: of a long step */
+    int64_t n = x->r.count, largest = 0;
+    for (int i = 0; i < x->r.grads.len; i++)
+        if (x->r.grads.data[i].count > largest)
+            largest = x->r.grads.data[i].count;
+    *most = draws == LEAST_DRAWS ? 1 : draws; /* 1: of a long step */
     while (*most > 1 && *most * n > room) --*most;
-    size_t bytes = (size_t)(n + 1) * sizeof(float);
-    x->grad = malloc(bytes);
-    x->ref = malloc(bytes * (size_t)*most);
+    size_t bytes = (size_t)(n + 1) * sizeof(float) * (size_t)*most;
+    x->grad = malloc((size_t)(largest + 1) * sizeof(float));
+    x->ref = malloc(bytes);
     x->used = NEW_ARRAY(x->s->arena, int, *most);
     x->loss = NEW_ARRAY(x->s->arena, double, *most);
     x->norm = NEW_ARRAY(x->s->arena, double, *most);
-    return x->grad && x->ref ? OK : no_memory(x, bytes * (size_t)*most);
+    return x->grad && x->ref ? OK : no_memory(x, bytes);
 }
 
 /* ---- the slopes ---------------------------------------------------------- */
@@ -451,6 +456,19 @@ static void switch_on(Measure *x, const uint64_t *on, int n) {
     }
 }
 
+/* Adds the squared distance of a gradient of the step that ran last from
+   ref. */
+static Status add_distance(const Measure *x, const ReplicaGrad *g,
+                           const float *ref, double *square) {
+    ReplicaGrad alone = {g->name, 0, g->count};
+    TRY(replica_grad(x->s, &x->r, &alone, x->grad));
+    for (int64_t i = 0; i < g->count; i++) {
+        double far = (double)x->grad[i] - (double)ref[g->at + i];
+        *square += far * far;
+    }
+    return OK;
+}
+
 static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
                        double *error) {
     Measure *x = measure_of(ctx, objective);
@@ -464,10 +482,8 @@ static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
         const float *ref = x->ref + d * count;
         double loss, square = 0;
         TRY(run_step(x, x->used[d], &loss));
-        for (int64_t k = 0; k < count; k++) {
-            double far = (double)x->grad[k] - (double)ref[k];
-            square += far * far;
-        }
+        for (int k = 0; k < x->r.grads.len; k++)
+            TRY(add_distance(x, &x->r.grads.data[k], ref, &square));
         double far = (loss - x->loss[d]) / size_of_loss(x->loss[d]);
         sum[ERROR_LOSS] += far * far;
         if (x->norm[d] > 0) sum[ERROR_GRADIENT] += square / x->norm[d];
