@@ -3,8 +3,8 @@
 """What the compiler predicts of errors beside what 12 draws measure
 (maintainers; needs NumPy).
 
-usage: budget.py AMPC [NAME...]           prints the table
-       budget.py --record AMPC            and writes tests/losses/budget.csv
+usage: budget.py [--record FILE.csv] AMPC [NAME...]     prints the table
+       budget.py --keeps X AMPC [NAME...]
 
 Models: the losses and heads of tests/losses, with random initial weights, and
 examples of this folder made small.  Each is compiled with a limit that changes
@@ -14,7 +14,15 @@ batches that this script writes for --calibrate; the 12 draws are others, of
 weights and data.  Measured: the root mean square over the draws of |loss - loss in
 fp32| / |loss in fp32|, and the same of the gradient by its 2-norm, from equal
 weights on equal data.  tests/whole/budget_test.c compiles again and compares what
-is predicted then with what is recorded here."""
+is predicted then with what tests/losses/budget.csv records.
+
+--record writes the rows of a model as soon as they are measured, in place of
+those that FILE.csv has.  Models that it has are measured again only if they are
+named, so that a run that was stopped goes on.
+
+--keeps compiles larger examples (cnn as it is and a GPT of 4 layers, unless named)
+with --max-loss-error X alone, no data given, and prints how many of the 12 draws
+are within X, and the errors predicted and measured."""
 import argparse
 import os
 import re
@@ -32,9 +40,11 @@ import drawn  # noqa: E402
 
 DRAWS, BATCHES, LR = 12, 4, 4096.0
 BUDGETS = [("1e+30", ""), ("1e-3", "1e-2")]
-SMALL = {  # examples: dimensions, classes
-    "mlp": (["B=32"], 10), "cnn": (["B=8", "W=8"], 10),
-    "gpt": (["B=2", "T=32", "D=64", "HEADS=2", "L=2", "VOCAB=128"], 128),
+EXAMPLES = {  # dimensions and classes: small, and for --keeps
+    "mlp": [("B=32", 10), ("", 10)],
+    "cnn": [("B=8 W=8", 10), ("", 10)],
+    "gpt": [("B=2 T=32 D=64 HEADS=2 L=2 VOCAB=128", 128),
+            ("B=4 T=128 D=256 HEADS=4 L=4 VOCAB=4096", 4096)],
 }
 HEADER = ("name,max_loss_error,max_gradient_error,predicted_loss,measured_loss,"
           "worst_loss,predicted_gradient,measured_gradient,worst_gradient")
@@ -55,15 +65,15 @@ def with_weights(text):
 
 
 class Model:
-    def __init__(self, program, name, folder):
+    def __init__(self, program, name, folder, small=True):
         self.program, self.name, self.folder = program, name, folder
         self.options = ["--optimizer", f"sgd,lr={LR}", "--target",
                         "cpu:x86-64-v3"]
         self.classes, self.want = 0, {}
-        if name in SMALL:
-            dims, self.classes = SMALL[name]
+        if name in EXAMPLES:
+            dims, self.classes = EXAMPLES[name][not small]
             self.path = os.path.join(HERE, f"{name}.amp")
-            for d in dims:
+            for d in dims.split():
                 self.options += ["--dim", d]
         else:
             self.path = f"{folder}/{name}.amp"
@@ -141,18 +151,60 @@ def near(predicted, measured):
     return max(predicted, measured) <= 2 * max(min(predicted, measured), low)
 
 
+def keeps(program, name, limit):
+    """Prints how many draws of an example are within the limit of the loss."""
+    with tempfile.TemporaryDirectory() as folder:
+        m = Model(program, name, folder, small=False)
+        so, said = m.compile("bf16", "--max-loss-error", limit)
+        far = m.measure(so)[:, 0]
+    print(f"{name}, --max-loss-error {limit}: {(far <= float(limit)).sum()} of "
+          f"{DRAWS} draws within it; predicted {said[0]:.1e}, measured "
+          f"{np.sqrt((far ** 2).mean()):.1e}, worst {far.max():.1e}", flush=True)
+
+
+def recorded(path):
+    """The file's rows by model."""
+    rows = {}
+    if path and os.path.exists(path):
+        with open(path) as f:
+            for line in f.read().splitlines()[1:]:
+                rows.setdefault(line.split(",")[0], []).append(line)
+    return rows
+
+
+def record(path, rows):
+    with open(f"{path}.new", "w") as f:
+        f.write("\n".join([HEADER] + [x for n in sorted(rows, key=place)
+                                      for x in rows[n]]) + "\n")
+    os.replace(f"{path}.new", path)
+
+
+def place(name):
+    """Losses by name, then the examples."""
+    return name in EXAMPLES, list(EXAMPLES).index(name) if (
+        name in EXAMPLES) else name
+
+
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--record", action="store_true")
+    p.add_argument("--record")
+    p.add_argument("--keeps")
     p.add_argument("program")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
-    names = a.names or sorted(f[:-4] for f in os.listdir(LOSSES)
-                              if f.endswith(".amp")) + list(SMALL)
-    lines, good = [HEADER], np.zeros((2, 2), int)
+    if a.keeps:
+        for name in a.names or ["cnn", "gpt"]:
+            keeps(a.program, name, a.keeps)
+        return
+    kept = recorded(a.record)
+    names = a.names or [n for n in sorted(
+        f[:-4] for f in os.listdir(LOSSES) if f.endswith(".amp")
+    ) + list(EXAMPLES) if n not in kept]
+    good = np.zeros((2, 2), int)
     print(f"{'model':22}{'budget':>14}   loss: predicted measured worst"
           "   gradient: predicted measured worst")
     for name in names:
+        lines = []
         for i, (loss, gradient, said, rms, worst) in enumerate(
                 rows(a.program, name)):
             ok = [near(said[k], rms[k]) for k in range(2)]
@@ -162,12 +214,12 @@ def main():
                 f"{'' if ok[k] else ' !'}" for k in range(2)), flush=True)
             lines.append(f"{name},{loss},{gradient}," + ",".join(
                 f"{said[k]:.2e},{rms[k]:.2e},{worst[k]:.2e}" for k in range(2)))
+        if a.record:
+            kept[name] = lines
+            record(a.record, kept)
     print(f"within a factor of 2, of {len(names)} models: "
           f"loss {good[0][0]}, gradient {good[0][1]} without a budget; "
           f"{good[1][0]} and {good[1][1]} with one")
-    if a.record:
-        with open(f"{LOSSES}/budget.csv", "w") as f:
-            f.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

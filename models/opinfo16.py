@@ -4,8 +4,9 @@
 torch.testing._internal) are from fp64 in 16 bits, of ampc and of torch.autocast
 (maintainers; needs torch 2.11, onnx, onnxscript, expecttest).
 
-usage: opinfo16.py [--samples N] [--seconds S] [--part K/N] [--record FILE.csv]
-                   AMPC [NAME...]
+usage: opinfo16.py [--samples N] [--seconds S] [--limit S] [--part K/N]
+                   [--record FILE.csv] AMPC [NAME...]
+       opinfo16.py --count FILE.csv     counts its rows, prints those out of bounds
 
 A sample's floating tensors are parameters, its loss is a weighted sum of what the
 op returns, with five draws of weights.  For each sample that exports, compiles,
@@ -14,18 +15,21 @@ exporters write some ops as others): the root mean square, over the draws, of th
 distances of loss and gradient from fp64 that losses.py has.  Printed are samples
 that are more than twice as far as autocast beyond four roundings of the loss.
 Their roundings are the same in all five draws, so they run again with 20 draws of
-their own numbers: "again" are the geometric means of losses.py's ratios.  Printed
-at the end how many there were, how many ran and how many of them were farther
-than 1e-6.  --record writes the distances of all samples that ran, and "none" for
-others; samples that FILE.csv has are not done again.  All first samples of ops
-come before all second ones."""
+their own numbers: "again" are the geometric means of losses.py's ratios.  Each
+sample has a process of its own, which ends with it or after --limit seconds (60).
+--record writes the distances of all samples that ran, and for each other one the
+reason (STATES); samples that FILE.csv has are not done again, so that a run that
+was stopped goes on.  All first samples of ops come before all second ones."""
 import argparse
+import collections
 import contextlib
 import csv
+import gc
 import io
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -38,6 +42,16 @@ import torch.nn as nn
 import losses
 
 DRAWS, MORE_DRAWS = 5, 20
+STATES = {  # of samples without distances
+    "no gradient": "no floating tensor, or loss or gradient is 0 or not finite",
+    "no peer": "PyTorch has no such op in fp64, for autocast or backward",
+    "no file": "neither exporter writes it",
+    "refused": "ampc does not compile the file",
+    "other": "in fp32 the file is another model",
+    "no step": "the module's step fails",
+    "no time": "the time limit",
+    "crashed": "the process ended, mostly within an exporter",
+}
 SKIP = ("rand", "bernoulli", "dropout", "normal", "uniform", "empty", "poisson",
         "multinomial", "exponential", "cauchy", "geometric", "log_normal")
 
@@ -256,56 +270,76 @@ def mean_ratio(m, make, low, floor):
     return losses.mean(np.array(ratios))
 
 
+class NotRun(Exception):
+    """A state, and what was said."""
+
+
+@contextlib.contextmanager
+def or_else(state):
+    try:
+        yield
+    except NotRun:
+        raise
+    except Exception as e:
+        raise NotRun(state, f"{type(e).__name__}: .. {str(e).strip()[-300:]}")
+
+
 def one(program, make, folder):
-    """Distances of autocast and of ampc by precision; "other": the file has
-    another model; None: not to be told."""
-    net = make()
-    if not list(net.parameters()):
-        return None
-    ws, start = weights(net, DRAWS), values(net)
-    want = in_fp64(make, ws)
+    """Distances of autocast and of ampc by precision."""
+    path, far = f"{folder}/m.onnx", {}
+    with or_else("no peer"):
+        net = make()
+        if not list(net.parameters()) or not net.results():
+            raise NotRun("no gradient", "no floating parameter or result")
+        ws, start = weights(net, DRAWS), values(net)
+        want = in_fp64(make, ws)
     for loss, g in want:
         size = np.sqrt(sum((v ** 2).sum() for v in g.values()))
         if not (np.isfinite(loss) and loss and np.isfinite(size) and size):
-            return None
-    path, out = f"{folder}/m.onnx", {}
-    export(make, ws[0], path)
+            raise NotRun("no gradient", f"loss {loss}, gradient {size}")
+    with or_else("no peer"):
+        theirs = {p: rms([in_autocast(make, w, low) for w in ws], want)
+                  for p, (low, _) in losses.LOW.items()}
+    with or_else("no file"):
+        export(make, ws[0], path)
+    with or_else("refused"):
+        modules = {p: losses.module(program, path, p, "--train", "*")
+                   for p in losses.LOW}
+    with or_else("no step"):
+        for p in losses.LOW:
+            far[p] = rms(stepped(modules[p], ws, start), want)
+        bad = {p: is_bad(theirs[p], far[p], losses.LOW[p][1]) for p in far}
+        if any(bad[p] or not (far[p] < 1e-2).all() for p in far):
+            m = losses.module(program, path, "fp32", "--train", "*")
+            if not (rms(stepped(m, ws, start), want) < 1e-3).all():
+                raise NotRun("other", "")
+        return {p: (theirs[p], far[p],
+                    mean_ratio(modules[p], make, *losses.LOW[p])
+                    if bad[p] else None) for p in far}
 
-    def module(precision):
-        return losses.module(program, path, precision, "--train", "*")
 
-    def far(m):
-        return rms(stepped(m, ws, start), want)
-    modules = {p: module(p) for p in losses.LOW}
-    for p, (low, floor) in losses.LOW.items():
-        theirs = [in_autocast(make, w, low) for w in ws]
-        out[p] = rms(theirs, want), far(modules[p]), floor
-    if any(is_bad(*o) or not (o[1] < 1e-2).all() for o in out.values()) and not (
-            far(module("fp32")) < 1e-3).all():
-        return "other"
-    return {p: (*o, mean_ratio(modules[p], make, losses.LOW[p][0], o[2])
-                if is_bad(*o) else None) for p, o in out.items()}
-
-
-def one_apart(*args):
-    """one() in a process of its own: an exporter that crashes ends one sample."""
+def one_apart(limit, *args):
+    """one() in a process of its own, with a time limit in seconds: an exporter
+    that crashes or never ends ends one sample."""
     receive, send = multiprocessing.Pipe(False)
 
     def child():
+        os.setsid()  # what it starts ends with it
         try:
             send.send(one(*args))
         except Exception as e:
-            send.send(e)
+            state = e.args if isinstance(e, NotRun) else ("crashed", repr(e))
+            send.send(state)
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     send.close()
     try:
-        r = receive.recv()
+        r = receive.recv() if receive.poll(limit) else ("no time", "")
     except EOFError:
-        r = RuntimeError("the process crashed")
+        r = "crashed", ""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.join()
-    if isinstance(r, Exception):
-        raise r
     return r
 
 
@@ -325,64 +359,98 @@ def recorded(path):
         return {row[0] for row in csv.reader(f)}
 
 
+def rows_of(name, result):
+    """Rows of the file."""
+    if isinstance(result, tuple):
+        return [[name, result[0]]]
+    return [[name, precision] +
+            [f"{v:.2e}" for v in (theirs[0], ours[0], theirs[1], ours[1])] +
+            [f"{v:.3f}" for v in (ratio if ratio is not None else ())]
+            for precision, (theirs, ours, ratio) in result.items()]
+
+
+def printed(row):
+    return (f"| {' | '.join(row[:6])} |" +
+            (f" again {' '.join(row[6:])}" if len(row) > 6 else ""))
+
+
+def count(path):
+    """Prints how many samples there are in each state and which rows are more
+    than twice as far as autocast."""
+    with open(path) as f:
+        rows = list(csv.reader(f))[1:]
+    states = {r[0]: r[1] if len(r) == 2 else "ran" for r in rows}
+    ops = {n.rsplit("/", 1)[0] for n in states}
+    ran = {n.rsplit("/", 1)[0] for n, s in states.items() if s == "ran"}
+    apart = {r[0] for r in rows if len(r) > 2 and
+             max(float(r[3]), float(r[5])) > 1e-6}
+    print(f"{len(states)} samples of {len(ops)} ops and modules; of {len(ran)} "
+          f"some sample ran; {len(apart)} samples are farther than 1e-6")
+    for s, n in collections.Counter(states.values()).most_common():
+        print(f"  {n} {s}" + (f": {STATES[s]}" if s in STATES else ""))
+    for r in rows:
+        if len(r) > 6:
+            print(printed(r))
+
+
+def warm():
+    """What every sample's process has from the start: the exporters' modules."""
+    net = OfModule(nn.Linear(2, 2), [torch.ones(1, 2)], {})
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(
+            io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        torch.onnx.export(net, (torch.ones(2),), f"{folder}/m.onnx", dynamo=True,
+                          external_data=False, verbose=False)
+    gc.collect()
+    gc.freeze()
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--samples", type=int, default=4)
     p.add_argument("--seconds", type=float, default=1e9)
+    p.add_argument("--limit", type=float, default=60)
     p.add_argument("--part", default="0/1")
     p.add_argument("--record")
-    p.add_argument("ampc")
+    p.add_argument("--count")
+    p.add_argument("ampc", nargs="?")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
+    if a.count:
+        return count(a.count)
+    if not a.ampc:
+        p.error("AMPC is missing")
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     k, parts = map(int, a.part.split("/"))
-    tried = ran = apart = over = other = 0
     end = time.time() + a.seconds
     done = recorded(a.record)
-    out = csv.writer(open(a.record, "a", buffering=1) if a.record
-                     else io.StringIO(),
-                     lineterminator="\n")
+    all_ = samples(a.samples, a.names)
+    warm()
+    file = open(a.record, "a") if a.record else io.StringIO()
+    out = csv.writer(file, lineterminator="\n")
     if not done:
         out.writerow(HEADER)
     print("| sample | precision | loss: autocast | ampc | gradient: autocast "
           "| ampc |\n|" + "---|" * 6, flush=True)
-    for i, (name, make) in enumerate(samples(a.samples, a.names)):
+    for i, (name, make) in enumerate(all_):
         if i % parts != k or name in done:
             continue
         if time.time() > end:
             print(f"stopped at {name}")
             break
-        tried += 1
-        r = None
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                r = one_apart(os.path.abspath(a.ampc), make, folder)
-            except Exception as e:
-                if a.names:
-                    print(f"{name}: {type(e).__name__}: {str(e)[:300]}")
-        other += r == "other"
-        if not r or r == "other":
-            out.writerow([name, r or "none"])
-            continue
-        ran += 1
-        apart += any((ours > 1e-6).any() for _, ours, *_ in r.values())
-        for precision, (theirs, ours, floor, ratio) in r.items():
-            bad = ratio is not None
-            over += bad
-            out.writerow([name, precision] +
-                         [f"{v:.2e}" for v in (theirs[0], ours[0], theirs[1],
-                                               ours[1])] +
-                         [f"{v:.3f}" for v in (ratio if bad else ())])
-            if bad or a.names:
-                print(f"| {name} | {precision} | {theirs[0]:.1e} | {ours[0]:.1e}"
-                      f" | {theirs[1]:.1e} | {ours[1]:.1e} |"
-                      + (f" again {ratio[0]:.2f} {ratio[1]:.2f}" if bad else ""),
-                      flush=True)
-    print(f"{tried} samples, {other} of another model in their file, {ran} ran, "
-          f"{apart} farther than 1e-6 in either "
-          f"precision; {over} more than twice as far as autocast", flush=True)
+            r = one_apart(a.limit, os.path.abspath(a.ampc), make, folder)
+        rows = rows_of(name, r)
+        out.writerows(rows)
+        file.flush()
+        if isinstance(r, tuple) and a.names:
+            print(f"{name}: {': '.join(r)}")
+        for row in rows:
+            if len(row) > 6 or (len(row) > 2 and a.names):
+                print(printed(row), flush=True)
+    if a.record:
+        count(a.record)
 
 
 if __name__ == "__main__":
