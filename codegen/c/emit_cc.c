@@ -176,9 +176,9 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
                             "the C compiler ($%s names another one; gcc 12 and "
                             "clang 14 are tested)",
                             compiler_variable(a, job->arch));
-    Status s = fail(d, (Loc){0}, "%s failed%s: %s %s\n%s", what,
-                    stack_advice(a), job_program(a, job), job->words,
-                    text ? text : "");
+    Status s =
+        fail(d, (Loc){0}, "%s failed%s: %s %s\n%s", what, stack_advice(a),
+             job_program(a, job), job->words, text ? text : "");
     free(text);
     return s;
 }
