@@ -42,7 +42,7 @@ static Stmt guarded(DefParser *p, Str name) {
     return made_assign(p, name, e);
 }
 
-/* The same for state; p replaces missing entries. */
+/* The same for state; the old p replaces missing entries. */
 static Stmt guarded_state(DefParser *p, Str name) {
     Stmt s = {.kind = S_IF, .line = p->fn->line};
     Expr *e = made_expr(p, E_CALL, intern("present"));
@@ -53,7 +53,7 @@ static Stmt guarded_state(DefParser *p, Str name) {
     vec_push(p->a, &s.body, guarded(p, name));
     Str parameter = p->fn->operands.data[0].name;
     vec_push(p->a, &s.other,
-             made_assign(p, name, made_expr(p, E_NAME, parameter)));
+             made_assign(p, name, made_expr(p, E_NAME, old_name(parameter))));
     return s;
 }
 
@@ -406,9 +406,11 @@ static Status finish(DefParser *p, Optimizer *o, Fn *once) {
     }
     add_operands(o, f, o->totals.len);
     def_add_result(f, (FnResult){f->operands.data[0].name, false, NUM_DTYPES});
-    for (int i = 0; i < o->states.len; i++)
-        def_add_result(f,
-                       (FnResult){o->states.data[i].name, false, NUM_DTYPES});
+    for (int i = 0; i < o->states.len; i++) {
+        bool wide = o->states.data[i].dtype == DT_F64; /* else p's: f32 */
+        def_add_result(f, (FnResult){o->states.data[i].name, false,
+                                     wide ? DT_F64 : NUM_DTYPES});
+    }
     add_guards(p, o);
     f->whole = true;
     finish_part(o, once);
