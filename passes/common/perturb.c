@@ -12,11 +12,14 @@
    (running statistics), are those at %w. Both forward passes draw the same
    random numbers: nodes that depend on no parameter are shared. All is
    forward here, as gradients that a model asks for are. Gradients that are not
-   finite move nothing: those of the second pass are not finite either, and the
-   step is skipped.
+   finite move nothing, and %loss.1 is NaN: those of the second pass are not
+   finite either, and the step, or that of all micro-batches and ranks, is
+   skipped.
    requires     stage CAST, no op grad, samples masked                       */
 #include "passes/common/step.h"
 #include "passes/rewrite.h"
+
+#include <math.h>
 
 /* The gradients, unscaled, and whether all are finite. */
 static Status first_gradients(Step *s, PassCtx *cx) {
@@ -91,7 +94,8 @@ static Status perturb(Graph *g, PassCtx *cx, const Objective *j,
                          map[p.i]);
     }
     build_moved(&s, cx, nodes, map);
-    output(&s, OUT_MOVED_LOSS, map[s.loss.i]);
+    ValueId whole = b_where(&s.b, s.ok, f32c(&s, 1), f32c(&s, NAN));
+    output(&s, OUT_MOVED_LOSS, bin(&s, OP_MUL, map[s.loss.i], whole));
     return OK;
 }
 
