@@ -52,7 +52,7 @@ static Status check_role(Spec *s, const char *word, const Fn *f, bool wrapper) {
 /* An optimizer of the library, or one from a file; or a wrapper. */
 static Status find_optimizer(Options *o, Spec *s, bool wrapper,
                              const Fn **out) {
-    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 2);
     char *word = spec_next(s);
     size_t n = strlen(word);
     int i = 0;
@@ -65,6 +65,7 @@ static Status find_optimizer(Options *o, Spec *s, bool wrapper,
     for (int role = 0; role < NUM_ROLES; role++)
         for (const Fn *f = NULL; (f = optimizer_next(f, role));)
             if (wrapper == (role != ROLE_OPTIMIZER)) words[i++] = f->info.text;
+    words[i] = "FILE.amp";
     return spec_pick(s, words, word, &i); /* says which there are */
 }
 
