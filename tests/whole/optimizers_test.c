@@ -2,7 +2,9 @@
 /* optimizers_test.c: every optimizer compared with its source, over 20 steps
    (tests/optimizers/reference.txt, which make.py there recorded in f64),
    averages of parameters (averages.txt, make_averages.py), wrappers and noise
-   (wrappers.txt, make_wrappers.py), and optimizers written by users.
+   (wrappers.txt, make_wrappers.py), and optimizers written by users, among
+   them the published ones of models/optimizers (published.txt,
+   make_published.py).
 
    The loss is the sum of x*p over parameters p: the inputs are the gradients.
    Cases "net_.." have a small network with a batch normalisation. */
@@ -162,10 +164,19 @@ static void check_resume(const Compiled *c, ampc_session *whole,
     c->api->close(s);
 }
 
+/* The case's options; a file of models/ is where the test's data are. */
+static void options_of(const Case *x, char options[1000]) {
+    const char *file = strstr(x->options, "models/"),
+               *root = file ? test_data_path("") : "";
+    int n = file ? (int)(file - x->options) : 0;
+    snprintf(options, 1000, "%.*s%s%s --target cpu:x86-64-v2", n, x->options,
+             root, x->options + n);
+}
+
 static void run(void *arg) {
     const Case *x = arg;
-    char options[400];
-    snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", x->options);
+    char options[1000];
+    options_of(x, options);
     Compiled c = compile_text(model, options);
     ampc_session *s = begin(&c);
     steps(&c, s, x, 0, 1);
@@ -372,6 +383,7 @@ static void read_cases(void) {
     cases_of("reference.txt", false);
     cases_of("averages.txt", true);
     cases_of("wrappers.txt", false);
+    cases_of("published.txt", false);
     REQUIRE(ncases > 0 && ncases < MAX_CASES);
 }
 TEST_REGISTRAR(read_cases);
@@ -534,6 +546,9 @@ TEST_CASE(optimizers, a_user_writes_a_wrapper) {
              own_file("two.amp", helps[1]));
     check_refused("sgd", options, "--wrapper two defines 'help', and so does");
     check_refused("lookahead", "", "is a wrapper; give it to --wrapper");
+    check_refused("sgd", "--wrapper foo",
+                  "'foo' is not one of sam, lookahead, FILE.amp");
+    check_refused("foo", "", "muon, FILE.amp");
     check_refused("sgd", "--wrapper sam --wrapper sam", "both choose where");
     check_refused("sgd", "--wrapper lookahead --wrapper lookahead",
                   "has a state 'slow', too");
