@@ -292,6 +292,25 @@ def lora(g):
     return F.cross_entropy(y.flatten(0, 1), g.input("next", 2, 6, below=11).flatten())
 
 
+def prefix(g):
+    x = F.embedding(g.input("ids", 2, 6, below=11), g.p("wte.weight", 11, 8, trains=False))
+    h, parts = g.norm(x, "ln1.0", trains=False), []
+    for part in "qkv":
+        y = g.linear(h, f"attn.0.{part}", 8, trains=False)
+        y = y.unflatten(-1, (2, 4)).transpose(1, 2)
+        if part != "q":
+            before = g.p(f"attn.0.prefix_{part}", 2, 3, 4)
+            y = torch.cat([before.expand(2, -1, -1, -1), y], 2)
+        parts.append(y)
+    sees = torch.ones(6, 9, dtype=torch.bool).tril(3)
+    y = F.scaled_dot_product_attention(*parts, attn_mask=sees)
+    x = x + g.linear(y.transpose(1, 2).flatten(2), "attn.0.out", 8, trains=False)
+    h = F.gelu(g.linear(g.norm(x, "ln2.0", trains=False), "up.0", 32, trains=False))
+    x = x + g.linear(h, "down.0", 8, trains=False)
+    y = g.linear(g.norm(x, "ln", trains=False), "head", 11, bias=False, trains=False)
+    return F.cross_entropy(y.flatten(0, 1), g.input("next", 2, 6, below=11).flatten())
+
+
 def graph(g):
     x, adj = g.input("x", 6, 5), g.input("adj", 6, 6)
     h = F.relu(adj @ g.linear(x, "gc1", 4, bias=False))
@@ -388,6 +407,7 @@ RECIPES = [
     (detect, adamw(1e-3), "B=2 SIZE=8 W=4 G=2"),
     (crnn, adamw(1e-3), "B=2 HIGH=8 WIDE=32 LETTERS=3 CLASSES=5 W=2 H=6"),
     (lora, adamw(1e-3), "B=2 T=6 VOCAB=11 D=8 HEADS=2 L=1"),
+    (prefix, adamw(1e-2), "B=2 T=6 P=3 VOCAB=11 D=8 HEADS=2 L=1"),
     (graph, adam(0.01, weight_decay=5e-4), "N=6 X=5 H=4 C=3"),
     (series, adamw(1e-3), "B=3 T=6 F=2 P=4 D=8 HEADS=2 L=1"),
     (qat, sgd(0.01), "B=4 X=12 H=6 C=5"),
