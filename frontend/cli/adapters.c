@@ -75,7 +75,8 @@ static const Adapter *adapter_of(const Adapters *x, const char *name) {
     return NULL;
 }
 
-/* An adapter's numbers, beside its weight of `type`. */
+/* An adapter's numbers, beside its weight of `type`. The axes of a
+   convolution's input are one, as in memory. */
 typedef struct Parts {
     const Adapter *of;
     const Type *type;
@@ -83,12 +84,18 @@ typedef struct Parts {
     float *a, *b, *magnitude; /* NULL: without DoRA */
 } Parts;
 
-static Status read_part(const Adapters *x, Str name, int rank, int64_t rows,
-                        int64_t columns, AdapterPart *part, void *ctx,
-                        float **out) {
+static Status read_part(const Adapters *x, Str name, const Type *t,
+                        AdapterPart *part, void *ctx, float **out) {
+    *out = NEW_ARRAY(x->arena, float, (size_t)type_count(t));
+    return part(ctx, name, t, *out);
+}
+
+/* The type of a parameter of the adapter: of `rank` axes, rows x columns x 1.
+ */
+static Type part_type(int rank, int64_t rows, int64_t columns) {
     Type t = {.dtype = DT_F32, .rank = rank, .dim = {rows, columns}};
-    *out = NEW_ARRAY(x->arena, float, (size_t)(rows * columns));
-    return part(ctx, name, &t, *out);
+    for (int i = 2; i < rank; i++) t.dim[i] = 1;
+    return t;
 }
 
 /* Row `out` of the weight with its adapter. */
@@ -137,9 +144,9 @@ static Status merge_factors(const Adapters *x, const Adapter *a,
     int axis = type->rank == 2 && a->columns != a->feedforward;
     int64_t n = type->dim[axis],
             last = axis || type->rank == 1 ? 1 : type->dim[1];
+    Type t = a->feedforward ? part_type(2, 1, n) : part_type(2, n, 1);
     float *f;
-    TRY(read_part(x, a->factor, 2, a->feedforward ? 1 : n,
-                  a->feedforward ? n : 1, part, ctx, &f));
+    TRY(read_part(x, a->factor, &t, part, ctx, &f));
     for (int64_t i = 0; i < type_count(type); i++) {
         char *at = data + (size_t)i * dtype_bytes(d);
         double sum = float_at(d, at) * (double)f[i / last % n];
@@ -155,19 +162,24 @@ Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
                       void *data, AdapterPart *part, void *ctx) {
     const Adapter *a = adapter_of(x, weight);
     if (!a) return OK;
-    if (type->rank != (a->bias && !strcmp(a->bias, weight) ? 1 : 2))
+    bool bias = a->bias && !strcmp(a->bias, weight),
+         conv = !a->factor && !a->magnitude && !a->columns && type->rank > 2;
+    if (type->rank != (bias ? 1 : 2) && !conv)
         return fail(x->diag, (Loc){0},
                     "damaged module: '%s' has an adapter and is not a matrix",
                     weight);
     if (a->factor) return merge_factors(x, a, weight, type, data, part, ctx);
-    Parts p = {.of = a,
-               .type = type,
-               .in = type->dim[a->columns ? 0 : 1],
-               .out = type->dim[a->columns ? 1 : 0]};
-    TRY(read_part(x, a->a, 2, a->rank, p.in, part, ctx, &p.a));
-    TRY(read_part(x, a->b, 2, p.out, a->rank, part, ctx, &p.b));
+    Parts p = {.of = a, .type = type, .out = type->dim[a->columns ? 1 : 0]};
+    p.in = p.out ? type_count(type) / p.out : 0;
+    Type down = *type, up = part_type(type->rank, p.out, a->rank),
+         norms = part_type(1, p.out, 1);
+    down.dtype = DT_F32;
+    down.dim[0] = a->rank;
+    if (!conv) down.dim[1] = p.in;
+    TRY(read_part(x, a->a, &down, part, ctx, &p.a));
+    TRY(read_part(x, a->b, &up, part, ctx, &p.b));
     if (a->magnitude)
-        TRY(read_part(x, a->magnitude, 1, p.out, 1, part, ctx, &p.magnitude));
+        TRY(read_part(x, a->magnitude, &norms, part, ctx, &p.magnitude));
     double *row = NEW_ARRAY(x->arena, double, p.in + 1);
     for (int64_t out = 0; out < p.out; out++)
         if (!merge_row(&p, out, row, data))
@@ -302,7 +314,7 @@ typedef struct PeftFile {
 static Status put_adapters_tensor(PeftFile *p, Str name) {
     Diag *d = p->x->diag;
     const StTensor *t = st_find(p->f, name);
-    if (!t || t->foreign || !is_float_dtype(t->dtype) || t->rank > 2)
+    if (!t || t->foreign || !is_float_dtype(t->dtype) || t->rank > MAX_RANK)
         return fail(d, (Loc){.file = p->f->path},
                     "'%s' is not in it as a parameter of an adapter", name);
     Type type = {.dtype = DT_F32, .rank = (int)t->rank};

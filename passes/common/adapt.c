@@ -16,7 +16,10 @@
    With --ia3 %z = (%y + bias) * %fc.ia3_l, whose factors begin as 1, or with
    feedforward the product reads %x * %fc.ia3_l.
    A weight [in,out], without trans_b or through a transposition, has the same
-   adapter. Everything else freezes but what --train names, new heads and the
+   adapter. That of a convolution's weight [out,in,kh,kw] is two convolutions:
+   lora_A [rank,in,kh,kw] with all of its attributes, and lora_B [out,rank,1,1]
+   (PEFT's lora_A has no dilation, so that what it merges differs from what it
+   trains). Everything else freezes but what --train names, new heads and the
    biases that bias= asks for. What freezes here is kept once, in the 16 bits
    of the precision: no update needs an fp32 master of it. Norms, biases and
    other small parameters, and what the file had frozen, stay as they are: a
@@ -36,6 +39,7 @@ typedef struct Use {
     const AdapterSpec *spec; /* the last that matches; NULL: none */
     bool product, columns;   /* the matrix product has it on the right, as
                                 [in,out] */
+    const Node *conv;        /* NULL, or a convolution that reads it */
     const char *other;       /* NULL, or the reason why it cannot have an
                                 adapter */
     int adapter;             /* index in m->adapters; -1: none */
@@ -51,15 +55,24 @@ typedef struct Adapt {
 
 /* ---- which weights ------------------------------------------------------- */
 
+/* The weight of a matrix product or a convolution; -1: n is neither. */
+static int adapted_of(const Graph *g, const Node *n, bool *columns) {
+    if (n->fn || n->op != OP_CONV) return weight_of(g, n, columns);
+    const Value *w = value_get(g, n->in[1]);
+    *columns = false;
+    return w->kind == VK_VAR ? w->var : -1;
+}
+
 static void note_reader(Adapt *x, const Graph *g, const Node *n) {
     bool columns = false, ignored = false;
-    int w = weight_of(g, n, &columns);
+    int w = adapted_of(g, n, &columns);
     if (w >= 0) {
         Use *u = &x->use[w];
         if (u->product && u->columns != columns)
             u->other = "products as [in, out] and as [out, in]";
-        u->product = true;
+        u->product = n->op == OP_MATMUL;
         u->columns = columns;
+        if (!u->product) u->conv = n;
     }
     for (int k = 0; k < n->nin; k++) {
         if ((w >= 0 && k == 1) || !n->in[k].i) continue;
@@ -101,9 +114,21 @@ static void find_uses(Adapt *x) {
     }
 }
 
+/* The reason why the weight of a convolution has no adapter. */
+static const char *why_no_conv(const Use *u) {
+    if (attr_int(u->conv, AK_group) != 1)
+        return "is a convolution's with groups, beside which none can be "
+               "merged";
+    if (u->spec->ia3) return "is a convolution's, and --ia3 takes matrices";
+    return u->spec->dora ? "is a convolution's, and dora takes matrices" : NULL;
+}
+
 static const char *why_not(const Adapt *x, int var) {
     const Use *u = &x->use[var];
-    if (type_get(x->m->vars.data[var].type)->rank != 2) return "is no matrix";
+    const char *why = u->conv ? why_no_conv(u) : NULL;
+    if (!u->conv && type_get(x->m->vars.data[var].type)->rank != 2)
+        return "is no matrix";
+    if (why) return why;
     if (u->whole) return "trains itself (--train, --replace-head)";
     if (u->other) {
         StrBuf sb = {0};
@@ -112,7 +137,7 @@ static const char *why_not(const Adapt *x, int var) {
         sb_free(&sb);
         return s;
     }
-    return u->product ? NULL : "is the right operand of no matmul";
+    return u->product || u->conv ? NULL : "is the right operand of no matmul";
 }
 
 /* "fc" of fc.weight, as PEFT names modules. */
@@ -151,18 +176,22 @@ static Draw kaiming(const Adapt *x, Str name, int64_t in) {
         .b = bound};
 }
 
-static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, int64_t in,
-                             int64_t out) {
-    const int64_t down[] = {u->spec->rank, in}, up[] = {out, u->spec->rank};
+/* t: the weight's type, [out,in] or [out,in,kh,kw]; what lora_A and lora_B
+   have. */
+static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, Type t) {
+    int64_t out = t.dim[0], in = type_count(&t) / (out ? out : 1);
+    int64_t up[MAX_RANK] = {out, u->spec->rank};
     Var *v;
+    for (int i = 2; i < t.rank; i++) up[i] = 1;
+    t.dim[0] = u->spec->rank;
     a->rank = u->spec->rank;
     a->alpha = u->spec->alpha;
     a->dropout = u->spec->dropout;
     a->a = part_name(a->module, "A");
     a->b = part_name(a->module, "B");
-    TRY(add_part(x, u, a->a, type_make(DT_F32, 2, down), &v));
+    TRY(add_part(x, u, a->a, type_make(DT_F32, t.rank, t.dim), &v));
     v->draw = kaiming(x, a->a, in);
-    TRY(add_part(x, u, a->b, type_make(DT_F32, 2, up), &v));
+    TRY(add_part(x, u, a->b, type_make(DT_F32, t.rank, up), &v));
     if (!u->spec->dora) return OK;
     a->magnitude = internf("%s.lora_magnitude_vector", a->module);
     TRY(add_part(x, u, a->magnitude, type_make(DT_F32, 1, &out), &v));
@@ -237,11 +266,15 @@ static Status add_ia3_parts(Adapt *x, const Use *u, int var, Adapter *a,
 static Status add_adapter(Adapt *x, int var) {
     Use *u = &x->use[var];
     Type t = *type_get(x->m->vars.data[var].type);
-    int64_t in = t.dim[u->columns ? 0 : 1], out = t.dim[u->columns ? 1 : 0];
+    if (u->columns) {
+        int64_t in = t.dim[0];
+        t.dim[0] = t.dim[1];
+        t.dim[1] = in;
+    }
     Adapter a = {.weight = x->m->vars.data[var].name, .columns = u->columns};
     a.module = module_of(a.weight);
-    TRY(u->spec->ia3 ? add_ia3_parts(x, u, var, &a, in, out)
-                     : add_lora_parts(x, u, &a, in, out));
+    TRY(u->spec->ia3 ? add_ia3_parts(x, u, var, &a, t.dim[1], t.dim[0])
+                     : add_lora_parts(x, u, &a, t));
     u->adapter = x->m->adapters.len;
     vec_push(x->m->arena, &x->m->adapters, a);
     return OK;
@@ -272,7 +305,8 @@ static Status add_adapters(Adapt *x, const AdapterSpec *spec) {
     }
     if (st == OK && (!adapted || (exact && matrix >= 0))) {
         fail(d, loc, "%s '%s' %s%s%s", spec->option, spec->glob,
-             matched ? "matches no weight that a matrix product alone reads"
+             matched ? "matches no weight that matrix products or convolutions "
+                       "alone read"
              : named ? "is left with no weight by the options after it"
                      : "matches no parameter of the model (ampc inspect "
                        "MODEL --params lists them)",
@@ -381,6 +415,27 @@ static void multiply_factors(Walk *w, const Node *n, const Adapter *a) {
     b->loc = (Loc){0};
 }
 
+/* The two products of x with lora_A and lora_B, or convolutions like n. */
+static ValueId two_products(Walk *w, const Node *n, const Adapter *a,
+                            ValueId x) {
+    Builder *b = &w->reads.b;
+    ValueId down = var_named(w, a->a), up = var_named(w, a->b);
+    if (n->op == OP_MATMUL) {
+        ValueId low =
+            b_matmul(b, x, down, attr_int(n, AK_trans_a) != 0, true, DT_F32);
+        return b_matmul(b, low, up, false, true, DT_F32);
+    }
+    int64_t one[MAX_RANK], none[2 * MAX_RANK] = {0};
+    int axes = value_type(w->g, x)->rank - 2;
+    for (int i = 0; i < axes; i++) one[i] = 1;
+    Attr plain[] = {attr_v(AK_strides, one, axes),
+                    attr_v(AK_pads, none, 2 * axes),
+                    attr_v(AK_dilations, one, axes), attr_i(AK_group, 1)};
+    ValueId low = build(b, OP_CONV, (ValueId[]){x, down}, 2, n->attrs, n->nattr,
+                        DT_F32, NULL);
+    return build(b, OP_CONV, (ValueId[]){low, up}, 2, plain, 4, DT_F32, NULL);
+}
+
 static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
     Builder *b = &w->reads.b;
     DType d = value_dtype(w->g, n->out[0]);
@@ -389,9 +444,7 @@ static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
     b->loc = n->loc;
     ValueId whole = b_cast(b, n->in[0], DT_F32),
             x = dropped(w, whole, a->dropout);
-    ValueId low = b_matmul(b, x, var_named(w, a->a),
-                           attr_int(n, AK_trans_a) != 0, true, DT_F32);
-    ValueId add = b_matmul(b, low, var_named(w, a->b), false, true, DT_F32);
+    ValueId add = two_products(w, n, a, x);
     if (scale != 1)
         add = b2(b, OP_MUL, add, b_scalar(b, DT_F32, scale), DT_F32);
     ValueId z = b2(b, OP_ADD, y, add, d);
@@ -441,7 +494,7 @@ static int *adapters_of(const Adapt *x, const Graph *g) {
     for (int i = 0; i < g->order.len; i++) adapter[i] = -1;
     for (int i = 0; i < g->order.len; i++) {
         bool columns;
-        int v = weight_of(g, node_at(g, i), &columns);
+        int v = adapted_of(g, node_at(g, i), &columns);
         int k = v < 0 ? -1 : x->use[v].adapter;
         if (k >= 0) adapter[changed_by(g, i, &x->m->adapters.data[k])] = k;
     }

@@ -6,9 +6,9 @@
     python3 tests/optimizers/make_lora.py > tests/optimizers/lora.txt
 
 All is in doubles.  A model of three layers (the second keeps its weight as
-[in, out], like GPT-2's Conv1D) trains for 10 steps of AdamW on the mean squared
-error; each case has other options.  "merged" is the weight that
-merge_and_unload leaves.
+[in, out], like GPT-2's Conv1D; in cases "conv_.." two are convolutions) trains
+for 10 steps of AdamW on the mean squared error; each case has other options.
+"merged" is the weight that merge_and_unload leaves.
 """
 from importlib import metadata
 
@@ -20,7 +20,9 @@ from transformers.pytorch_utils import Conv1D
 STEPS = 10
 NAMES = ["fc.weight", "fc.bias", "proj.weight", "proj.bias", "head.weight",
          "head.bias", "fc.lora_A.weight", "proj.lora_A.weight", "fc.ia3_l",
-         "proj.ia3_l"]
+         "proj.ia3_l", "one.weight", "one.bias", "two.weight", "two.bias",
+         "one.lora_A.weight", "two.lora_A.weight", "last.weight",
+         "last.bias"]
 
 
 class Net(nn.Module):
@@ -32,6 +34,18 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(torch.tanh(self.proj(torch.tanh(self.fc(x)))))
+
+
+class Convolutions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv2d(1, 5, 3, stride=2, padding=1)
+        self.two = nn.Conv2d(5, 4, 1)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.two(torch.tanh(self.one(x.reshape(1, 1, 6, 4)))))
+        return self.last(x.reshape(4, 6))
 
 
 def values(shape, k):
@@ -62,8 +76,11 @@ def show(key, name, tensor):
 
 
 def case(name, options, config=None, **lora):
-    net = get_peft_model(Net().double(), config or LoraConfig(
-        target_modules=["fc", "proj"], **lora)).double()
+    conv = name.startswith("conv")
+    layers = ["one", "two"] if conv else ["fc", "proj"]
+    net = Convolutions() if conv else Net()
+    net = get_peft_model(net.double(), config or LoraConfig(
+        target_modules=layers, **lora)).double()
     with torch.no_grad():
         for n, p in net.named_parameters():
             if plain(n) in NAMES:
@@ -89,7 +106,7 @@ def case(name, options, config=None, **lora):
     for n, p in trained.items():
         show("at", n, p.detach())
     merged = net.merge_and_unload()
-    for n in ("fc.weight", "proj.weight"):
+    for n in (f"{layer}.weight" for layer in layers):
         show("merged", n, dict(merged.named_parameters())[n].detach())
 
 
@@ -107,6 +124,11 @@ def main():
         target_modules=["fc", "proj"], feedforward_modules=["proj"]))
     case("ranks", "--lora fc,rank=1 --lora proj,rank=3,alpha=2", r=1,
          lora_alpha=8, rank_pattern={"proj": 3}, alpha_pattern={"proj": 2})
+    case("conv_both", "--lora one,rank=2,alpha=4 --lora two,rank=2,alpha=4", r=2,
+         lora_alpha=4)
+    case("conv_biases", "--lora one,rank=3,bias=lora_only --lora two,rank=1,alpha=2,bias=lora_only",
+         r=3, lora_alpha=8, rank_pattern={"two": 1}, alpha_pattern={"two": 2},
+         bias="lora_only")
 
 
 main()

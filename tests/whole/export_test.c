@@ -137,13 +137,14 @@ TEST_CASE(export, an_empty_tensor) {
 
 TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }
 
+#define MLP "tests/onnx/mlp.dyn.onnx"
+
 /* The exported weights contain the adapters: the file predicts like the
    trained session, up to the order of sums. */
-static void run_merged(const char *options) {
+static void run_merged(const char *file, const char *options) {
     char words[1400];
     size_t n, k;
-    Compiled c =
-        compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"), options);
+    Compiled c = compile_file(test_data_path(file), options);
     ampc_session *s = open_threads(&c, 1);
     float *first = predict(&c, s, &n);
     Data d = data_for(c.api, "train");
@@ -177,13 +178,17 @@ static void run_merged(const char *options) {
 }
 
 TEST_CASE(export, adapters_are_merged) {
-    run_merged(OPTIONS "--lora 'fc?,rank=2,alpha=16'");
+    run_merged(MLP, OPTIONS "--lora 'fc?,rank=2,alpha=16'");
+}
+TEST_CASE(export, adapters_of_convolutions_are_merged) {
+    run_merged("tests/onnx/cnn.dyn.onnx",
+               OPTIONS "--lora 'c?,rank=2,alpha=16'");
 }
 TEST_CASE(export, factors_are_merged) {
-    run_merged(OPTIONS "--ia3 fc1 --ia3 fc2,feedforward");
+    run_merged(MLP, OPTIONS "--ia3 fc1 --ia3 fc2,feedforward");
 }
 TEST_CASE(export, magnitudes_are_merged) {
-    run_merged(OPTIONS "--lora 'fc?,rank=2,alpha=16,dora'");
+    run_merged(MLP, OPTIONS "--lora 'fc?,rank=2,alpha=16,dora'");
 }
 
 static bool file_has(const char *path, const char *text) {

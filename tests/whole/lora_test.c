@@ -26,14 +26,28 @@ static const char model[] =
     "  return y = Linear(h, units=3, scope=\"head\")\n"
     "}\n";
 
+static const char convolutions[] =
+    "model net(x: f32[4,6]) {\n"
+    "  h = reshape(x, shape=[1, 1, 6, 4])\n"
+    "  h = tanh(Conv2d(h, channels=5, size=3, stride=2, pad=1, "
+    "scope=\"one\"))\n"
+    "  h = tanh(Conv2d(h, channels=4, size=1, scope=\"two\"))\n"
+    "  h = reshape(h, shape=[4, 6])\n"
+    "  return y = Linear(h, units=3, scope=\"last\")\n"
+    "}\n";
+
 static const struct Given {
     const char *name;
     int n;
-} given[] = {{"fc.weight", 48},       {"fc.bias", 8},
-             {"proj.weight", 40},     {"proj.bias", 5},
-             {"head.weight", 15},     {"head.bias", 3},
-             {"fc.lora_A.weight", 0}, {"proj.lora_A.weight", 0},
-             {"fc.ia3_l", 0},         {"proj.ia3_l", 0}};
+} given[] = {{"fc.weight", 48},        {"fc.bias", 8},
+             {"proj.weight", 40},      {"proj.bias", 5},
+             {"head.weight", 15},      {"head.bias", 3},
+             {"fc.lora_A.weight", 0},  {"proj.lora_A.weight", 0},
+             {"fc.ia3_l", 0},          {"proj.ia3_l", 0},
+             {"one.weight", 0},        {"one.bias", 0},
+             {"two.weight", 0},        {"two.bias", 0},
+             {"one.lora_A.weight", 0}, {"two.lora_A.weight", 0},
+             {"last.weight", 0},       {"last.bias", 0}};
 
 typedef struct Case {
     char name[64], options[300];
@@ -53,8 +67,9 @@ static ampc_session *begin(const Compiled *c) {
     ampc_session *s = open_threads(c, 1);
     for (int k = 0; k < (int)(sizeof given / sizeof *given); k++) {
         float p[MAX_N];
-        size_t n = given[k].n ? (size_t)given[k].n : elements(c, given[k].name);
+        size_t n = elements(c, given[k].name);
         if (!n) continue;
+        if (given[k].n) n = (size_t)given[k].n; /* of codes, too */
         for (size_t i = 0; i < n; i++)
             p[i] = (float)((int)(37 * i + 11 + 5 * (size_t)k) % 64 - 32) / 64;
         write_var(c, s, given[k].name, p, n * sizeof *p, AMPC_DTYPE_F32);
@@ -130,7 +145,8 @@ static void run(void *arg) {
              "%s --loss mse --precision fp32 --optimizer adamw,lr=0.05 "
              "--target cpu:x86-64-v2",
              x->options);
-    Compiled c = compile_text(model, options);
+    Compiled c = compile_text(
+        strncmp(x->name, "conv", 4) ? model : convolutions, options);
     ampc_session *s = begin(&c);
     REQUIRE(numbers_of(x, "\nlosses -", want) == STEPS);
     for (int i = 0; i < STEPS; i++) loss[i] = (float)step(&c, s, i);
@@ -426,7 +442,7 @@ TEST_CASE(lora, refusals) {
     } bad[] = {
         {"--lora table", "'table' is read by gather"},
         {"--lora nowhere", "matches no parameter of the model"},
-        {"--lora fc.bias", "matches no weight that a matrix product alone"},
+        {"--lora fc.bias", "matches no weight that matrix products or"},
         {"--lora fc --train fc", "'fc.weight' trains itself"},
         {"--lora 'f*' --lora fc",
          "is left with no weight by the options after"},
