@@ -42,9 +42,11 @@ static Stmt guarded(DefParser *p, Str name) {
     return made_assign(p, name, e);
 }
 
-/* The same for state; the old p replaces missing entries. */
-static Stmt guarded_state(DefParser *p, Str name) {
+/* The same for state. What replaces a missing entry makes no node: p, or 0 of
+   f64, which p is not. */
+static Stmt guarded_state(DefParser *p, const OptimizerState *state) {
     Stmt s = {.kind = S_IF, .line = p->fn->line};
+    Str name = state->name;
     Expr *e = made_expr(p, E_CALL, intern("present"));
     e->callee = CALLEE_BUILTIN;
     e->builtin = F_present;
@@ -52,8 +54,9 @@ static Stmt guarded_state(DefParser *p, Str name) {
     s.value = e;
     vec_push(p->a, &s.body, guarded(p, name));
     Str parameter = p->fn->operands.data[0].name;
-    vec_push(p->a, &s.other,
-             made_assign(p, name, made_expr(p, E_NAME, old_name(parameter))));
+    Expr *missing = state->dtype == DT_F64 ? made_expr(p, E_FLOAT, NULL)
+                                           : made_expr(p, E_NAME, parameter);
+    vec_push(p->a, &s.other, made_assign(p, name, missing));
     return s;
 }
 
@@ -71,7 +74,7 @@ static void add_guards(DefParser *p, const Optimizer *o) {
     for (int i = 0; i < b->len; i++) vec_push(p->a, &all, b->data[i]);
     vec_push(p->a, &all, guarded(p, parameter));
     for (int i = 0; i < o->states.len; i++)
-        vec_push(p->a, &all, guarded_state(p, o->states.data[i].name));
+        vec_push(p->a, &all, guarded_state(p, &o->states.data[i]));
     *b = all;
 }
 

@@ -465,6 +465,29 @@ TEST_CASE(optimizers, a_user_writes_one) {
     compiled_close(&c);
 }
 
+/* Sums that fp32 would round: 1 + k / 2^40. Of m alone, since a and c have no
+   such state. */
+TEST_CASE(optimizers, state_in_f64_is_kept_in_f64) {
+    static double wide[20];
+    char options[600];
+    Case x = {.name = "wide", .letters = "...................."};
+    snprintf(
+        options, sizeof options,
+        "--precision fp32 --target cpu:x86-64-v2 --optimizer %s",
+        own_file("wide.amp",
+                 "optimizer wide(p, g; lr = 0.125)\n"
+                 "  state sum: f64 = 1 if rank(p) == 2\n{\n"
+                 "  if rank(p) == 2 { sum = sum + 9.094947017729282e-13 }\n"
+                 "  p = p - g * lr\n}\n"));
+    Compiled c = compile_text(model, options);
+    ampc_session *s = begin(&c);
+    steps(&c, s, &x, 0, 3);
+    read_var(&c, s, "ampc.opt/m/sum", wide, sizeof wide, AMPC_DTYPE_F64);
+    for (int i = 0; i < 20; i++) CHECK(wide[i] == 1 + 3 * 0x1p-40);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 static void check_refused(const char *optimizer, const char *options,
                           const char *message) {
     const char *path = own_file("refused.amp", model);
