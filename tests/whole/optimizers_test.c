@@ -316,6 +316,73 @@ TEST_CASE(optimizers, sam_of_length_0_is_the_plain_step) {
     }
 }
 
+/* ---- noise ----------------------------------------------------------------
+ */
+
+enum { NOISES = 1 << 14, DRAWS = 4 }; /* p and q in two steps */
+
+/* The correlation of two columns of numbers. */
+static double correlation(const float *x, const float *y) {
+    double xy = 0, xx = 0, yy = 0;
+    for (int i = 0; i < NOISES; i++) {
+        xy += (double)x[i] * y[i];
+        xx += (double)x[i] * x[i];
+        yy += (double)y[i] * y[i];
+    }
+    return xy / sqrt(xx * yy);
+}
+
+/* Fails beyond four standard deviations of each estimate. */
+static void check_normal(const float *x, double variance) {
+    double sum = 0, square = 0, fourth = 0, n = NOISES;
+    for (int i = 0; i < NOISES; i++) {
+        double u = (double)x[i] / sqrt(variance);
+        sum += u;
+        square += u * u;
+        fourth += u * u * u * u;
+    }
+    CHECK_MSG(fabs(sum / n) < 4 / sqrt(n), "mean %g", sum / n);
+    CHECK_MSG(fabs(square / n - 1) < 4 * sqrt(2 / n), "square %g", square / n);
+    CHECK_MSG(fabs(fourth / n - 3) < 4 * sqrt(96 / n), "fourth %g", fourth / n);
+}
+
+/* The gradient is 0 and lr 1: a step takes the noise away from p and q. */
+static void draw_noise(const Compiled *c, int threads, float x[DRAWS][NOISES]) {
+    static float zeros[NOISES], old[2][NOISES], now[NOISES];
+    static const char *const names[] = {"p", "q"};
+    ampc_session *s = open_threads(c, threads);
+    ampc_input in = ampc_in("x", zeros, sizeof zeros, AMPC_DTYPE_F32);
+    memset(old, 0, sizeof old);
+    for (int k = 0; k < DRAWS; k++) {
+        if (k % 2 == 0) step_ok(c, s, &in, 1);
+        read_var(c, s, names[k % 2], now, sizeof now, AMPC_DTYPE_F32);
+        for (int i = 0; i < NOISES; i++) x[k][i] = old[k % 2][i] - now[i];
+        memcpy(old[k % 2], now, sizeof now);
+    }
+    c->api->close(s);
+}
+
+TEST_CASE(optimizers, noise_is_normal_and_the_same_on_any_threads) {
+    static const char text[] =
+        "model net(x: f32[128,128]) {\n"
+        "  param p: f32[128,128] = zeros\n"
+        "  param q: f32[128,128] = zeros\n"
+        "  return loss = reduce_sum(x * (p + q), axes=[0,1], keepdims=0)\n}\n";
+    static float x[DRAWS][NOISES], y[DRAWS][NOISES];
+    Compiled c = compile_text(text, "--precision fp32 --target cpu:x86-64-v2 "
+                                    "--optimizer sgd,lr=1 --gradient "
+                                    "noise,eta=0.09,gamma=0.55");
+    draw_noise(&c, 1, x);
+    draw_noise(&c, 3, y);
+    CHECK_MEM(x, y, sizeof x);
+    for (int k = 0; k < DRAWS; k++) {
+        check_normal(x[k], 0.09 / pow(k / 2 + 1, 0.55));
+        for (int i = 0; i < k; i++)
+            CHECK(fabs(correlation(x[i], x[k])) < 4 / sqrt(NOISES));
+    }
+    compiled_close(&c);
+}
+
 /* With a few last products, which read fp32: both passes find the same. */
 TEST_CASE(optimizers, sam_of_length_0_has_the_types_of_the_plain_step) {
     enum { X = 16 * 256, T = 16 };

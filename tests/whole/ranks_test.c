@@ -304,6 +304,39 @@ TEST_CASE(ranks, adapters_and_totals_as_one_rank) {
     on_a_gpu(adapted, options, NULL, 6);
 }
 
+#define EACH                                                                   \
+    "--precision fp32 --loss cross_entropy --optimizer adamw,lr=0.05 "         \
+    "--lora conv,rank=2 --lora one,rank=2,dora --ia3 two "                     \
+    "--ia3 three,feedforward"
+
+/* LoRA of a convolution, factors and magnitudes; ranks share the optimizer. */
+TEST_CASE(ranks, each_kind_of_adapter_as_one_rank) {
+    static const char text[] =
+        "model net(x: f32[2,8]) {\n"
+        "  h = reshape(x, shape=[2, 2, 2, 2])\n"
+        "  h = tanh(Conv2d(h, channels=3, size=3, pad=1, scope=\"conv\"))\n"
+        "  h = reshape(h, shape=[2, 12])\n"
+        "  h = tanh(Linear(h, units=6, scope=\"one\"))\n"
+        "  h = tanh(Linear(h, units=6, scope=\"two\"))\n"
+        "  return y = Linear(h, units=5, scope=\"three\")\n"
+        "}\n";
+    on_a_gpu(text, EACH, NULL, 6);
+    four_as_one(text, EACH, false, NULL);
+    Compiled c[] = {compile_for(text, EACH " --shard-optimizer", 4),
+                    compile_for(text, EACH " --shard-optimizer", 1)};
+    Run *r[2];
+    for (int i = 0; i < 2; i++) {
+        r[i] = run_new(&c[i]);
+        r[i]->kinds = 1u << AMPC_KIND_PARAMETER;
+        run_ok(r[i], i ? 4 : 1);
+    }
+    check_same(r[1], r[0]);
+    for (int i = 0; i < 2; i++) {
+        run_free(r[i]);
+        compiled_close(&c[i]);
+    }
+}
+
 /* Random numbers of updates; an ascent of each micro-batch. */
 TEST_CASE(ranks, noise_and_wrappers_as_one_rank) {
     static const char options[] =
