@@ -465,6 +465,24 @@ TEST_CASE(lora, refusals) {
                "check net.amp --loss mse --target cpu:x86-64-v2 --lora '*'");
 }
 
+TEST_CASE(lora, convolutions_without_an_adapter) {
+    static const char text[] =
+        "model net(x: f32[1,4,6,6]) {\n"
+        "  h = Conv2d(x, channels=4, size=3, groups=2, scope=\"two\")\n"
+        "  h = tanh(Conv2d(h, channels=4, size=3, scope=\"one\"))\n"
+        "  return y = reshape(h, shape=[4,4])\n}\n";
+    static const char *const bad[][2] = {
+        {"--lora two", "'two.weight' is a convolution's with groups"},
+        {"--lora one,dora", "is a convolution's, and dora takes matrices"},
+        {"--ia3 one", "is a convolution's, and --ia3 takes matrices"}};
+    REQUIRE(test_write_file(test_tmp("conv.amp"), text, strlen(text)));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char words[200];
+        snprintf(words, sizeof words, "check conv.amp %s" SMALL, bad[i][0]);
+        check_ampc(2, bad[i][1], words);
+    }
+}
+
 /* ---- frozen weights in codes --------------------------------------------- */
 
 static const char coded_model[] =
