@@ -210,6 +210,10 @@ def arrays(path):
             lambda: s.predict(x=Strided(columns, (4, 3), (1, 4), device=2)))
     refused(E, "'x': dtype i64 given, f32[4,3] needed",
             lambda: s.predict(x=Strided(range(12), (4, 3), None, 0, 0, 64)))
+    refused(E, "0 samples given", lambda: s.predict(x=Strided([], (0, 3), None)))
+    refused(E, "'target': dtype i64 given, f32[4,2] needed", # not the samples of x
+            lambda: s.evaluate(x=Strided([*x, *x[:9]], (7, 3), None),
+                               target=Strided(range(28), (7, 4), None, 0, 0, 64)))
     refused(E, "dtype bf16 given, f32[4,3] needed",
             lambda: s.predict(x=Strided(range(12), (4, 3), None, 0, 4, 16)))
     refused(E, "its axes in the order (1, 0) would fit",

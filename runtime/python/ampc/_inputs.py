@@ -52,12 +52,20 @@ def has_dtype(t: Any, a: Given) -> bool:
         label and pair in (("i64", "i32"), ("i64", "u8")))
 
 
+def check_dtypes(wanted: Sequence[Any], given: Sequence[Given]) -> None:
+    for t, a in zip(wanted, given):
+        if not has_dtype(t, a):
+            shape = ",".join(map(str, shape_of(t)))
+            raise Error(Status.ARGUMENT, f"input '{a.name}': dtype "
+                        f"{DTYPES[a.dtype][0]} given, "
+                        f"{DTYPES[t.dtype][0]}[{shape}] needed")
+
+
 def sample_bytes(batch: int, t: Any, a: Given) -> int:
-    """Bytes of one sample as C counts them; 0: no sample axis."""
+    """Bytes of one sample; 0: no sample axis."""
     if not batch or not t.rank or t.shape[0] != batch:
         return 0
-    dtype = a.dtype if has_dtype(t, a) else t.dtype
-    return item_size(dtype) * count(shape_of(t)[1:])
+    return item_size(a.dtype) * count(shape_of(t)[1:])
 
 
 def different(samples: Mapping[str, float]) -> Error:
@@ -68,8 +76,8 @@ def different(samples: Mapping[str, float]) -> Error:
 
 def count_samples(batch: int, wanted: Sequence[Any],
                   given: Sequence[Given]) -> int:
-    """How many samples were given; a batch where an array is of another dtype or
-    no whole number of samples, so that C says which one is wrong."""
+    """How many samples were given; a batch where an array is no whole number of
+    samples, so that C says which one is wrong."""
     found = {}
     for t, a in zip(wanted, given):
         each = sample_bytes(batch, t, a)
@@ -77,11 +85,9 @@ def count_samples(batch: int, wanted: Sequence[Any],
             return batch
         if each:
             found[a.name] = a.bytes // each
-    if len(set(found.values())) <= 1:
-        return next(iter(found.values()), batch)
-    if all(map(has_dtype, wanted, given)):
+    if len(set(found.values())) > 1:
         raise different(found)
-    return batch
+    return next(iter(found.values()), batch)
 
 
 def as_long(batch: int, t: Any, a: Given) -> Any:
@@ -102,15 +108,15 @@ def structs(batch: int, wanted: Sequence[Any], data: Data,
     until the call ends.  several: of a module of several sizes, which are told
     by the arrays' shapes."""
     given = given_arrays(wanted, data, arrays)
+    check_dtypes(wanted, given)
     if several:
         wanted = [as_long(batch, t, a) for t, a in zip(wanted, given)]
     n = count_samples(batch, wanted, given)
     inputs = (_c.Input * len(wanted))(*[
         a.as_input(t, n if sample_bytes(batch, t, a) else None)
         for t, a in zip(wanted, given)])
-    if any(s.rank != -1 for s in inputs) or not all(
-            map(has_dtype, wanted, given)):
-        n = batch  # C refuses it, by its shape or dtype
+    if n and any(s.rank != -1 for s in inputs):
+        n = batch  # C refuses it, by its shape
     for s, t, a in zip(inputs, wanted, given):
         shape = a.shape
         if len(shape) != t.rank and s.rank == -1:

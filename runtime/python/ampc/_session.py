@@ -129,6 +129,10 @@ class Session:
                         f"to {self.module.batch}, as compiled")
         return inputs, nin, keep
 
+    def _some(self, n: int) -> None:
+        if not n and self.module.batch:
+            raise Error(Status.ARGUMENT, "0 samples given")
+
     @staticmethod
     def _like(given: Sequence[Given]) -> Any:
         return given[0].array if given else None
@@ -241,6 +245,7 @@ class Session:
             return sums if sums is not None else Evaluation(_c.Eval())
         e = _c.Eval.from_buffer_copy(sums._sums) if sums else _c.Eval()
         inputs, nin, given, keep = self._structs(("eval",), data, arrays)
+        self._some(given)
         rows = given if valid is None else number(valid, 0, given, "valid")
         self._check(self._api.evaluate(self._s, inputs, nin, rows, e))
         return Evaluation(e)
@@ -250,6 +255,7 @@ class Session:
         of the library whose arrays were given, else numpy's, else
         memoryviews."""
         inputs, nin, n, keep = self._structs(("predict",), data, arrays)
+        self._some(n)
         return self._results("predict", self._api.predict, inputs, nin, n,
                              self._like(keep))
 
