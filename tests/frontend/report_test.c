@@ -161,8 +161,11 @@ static char *in_browser(const char *page, int width, int *wide) {
              "<body><iframe id=f src='%s' style='width:%dpx;height:900px'>"
              "</iframe><script>f.onload = () => {\n"
              "  const e = f.contentDocument.documentElement;\n"
+             "  const first = [...e.querySelectorAll('td:first-child')].map("
+             "c => c.offsetWidth);\n"
              "  document.body.innerHTML = '<i>wide ' + e.scrollWidth + '</i>' "
-             "+ e.outerHTML;\n};</script>",
+             "+ '<i>first ' + Math.min(...first) + '</i>' + "
+             "e.outerHTML;\n};</script>",
              page, width);
     REQUIRE(test_write_file(test_tmp("frame.html"), frame, strlen(frame)));
     int rc = test_command(
@@ -185,8 +188,12 @@ TEST_CASE(report, page_in_a_browser) {
     if (!has_browser()) SKIP("no chromium");
     char *out, *text = report("r.html");
     int wide;
-    free(in_browser("r.html", 420, &wide));
+    out = in_browser("r.html", 420, &wide);
     CHECK(wide > 0 && wide <= 420);
+    const char *first = strstr(out, "<i>first "); /* names, not columns of
+                                                     letters */
+    CHECK_MSG(first && atoi(first + 9) >= 100, "%.20s", first);
+    free(out);
     out = in_browser("r.html", 1280, &wide);
     CHECK(wide > 420 && wide <= 1280);
     CHECK_HAS(out, "<h1 id=\"title\">m.amp</h1>");
