@@ -153,9 +153,25 @@ static Status find_schedule(const Spec *s, const char *word,
     for (const ScheduleRow *r = schedule_rows; r->word; r++)
         words[n++] = r->word;
     words[n] = NULL;
+    if (strstr(word, "plateau"))
+        return spec_error(s,
+                          "'%s' follows the evaluation: ampc run "
+                          "--reduce-on-plateau factor=0.1,patience=10",
+                          word);
     TRY(spec_pick(s, words, word, &i));
     *out = &schedule_rows[i];
     return OK;
+}
+
+/* The compiler knows steps alone. */
+static Status check_epochs(const Spec *s) {
+    const char *at = s->text ? strstr(s->text, "epoch") : NULL;
+    if (!at) return OK;
+    while (at > s->text && at[-1] != ',') at--;
+    return spec_error(s,
+                      "'%.*s': how many steps an epoch has is known with the "
+                      "data: ampc run --hyper %.*s",
+                      (int)strcspn(at, ","), at, (int)strcspn(at, ","), at);
 }
 
 /* A percentage of total=, rounded up as in transformers' warmup_ratio. */
@@ -186,6 +202,7 @@ Status set_schedule(Options *o, Spec *s) {
                             .hi = range.most, .whole = range.whole};
         if (key == KEY_WARMUP || key == KEY_EVERY) keys[i].share = &share[key];
     }
+    TRY(check_epochs(s));
     TRY(spec_keys(s, keys));
     for (int i = 0; i < row->n; i++) {
         ScheduleKey key = row->keys[i].key;

@@ -63,6 +63,8 @@ says "did you mean 'rmsprop'?" ampc check "$mlp" $bound --optimizer rmspop
 says "its keys are lr, weight_decay, beta1, beta2, eps; did you mean 'beta2'?" ampc check "$mlp" $bound --optimizer adam,beta_2=0.9
 says "ampc run --hyper total=100% makes it that of the run" ampc check "$mlp" $bound --lr-schedule cosine
 says "a share of total= is warmup=10%" ampc check "$mlp" $bound --lr-schedule cosine,warmup=0.1,total=100
+says "ampc run --hyper total=10epochs" ampc check "$mlp" $bound --lr-schedule cosine,total=10epochs
+says "ampc run --reduce-on-plateau" ampc check "$mlp" $bound --lr-schedule plateau
 says "did you mean 'total'?" ampc check "$mlp" $bound --lr-schedule cosine,totl=100
 says "for one layer --amp-policy FILE with a line node LAYER fp32" ampc check "$mlp" $bound --fp32 fc1
 says "use --dim NAME=N" ampc check "$mlp" $bound --batch 8
