@@ -172,10 +172,11 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
     const char *what = job->program;
     if (!what)
-        what = arena_printf(a,
-                            "the C compiler ($%s names another one; gcc 12 and "
-                            "clang 14 are tested)",
-                            compiler_variable(a, job->arch));
+        what =
+            arena_printf(a,
+                         "the C compiler ($%s names another one; gcc 11, clang "
+                         "14 and newer ones will do)",
+                         compiler_variable(a, job->arch));
     Status s =
         fail(d, (Loc){0}, "%s failed%s: %s %s\n%s", what, stack_advice(a),
              job_program(a, job), job->words, text ? text : "");

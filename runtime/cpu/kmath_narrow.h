@@ -238,17 +238,21 @@ KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
 #endif
 
 #if defined __AVX2__ && !defined __clang__
-/* Sixteen elements at once, as pairs of halves. Rounding adds half of the
+/* Built-ins that gcc 11 has, the compiler of Ubuntu 22.04 and RHEL 9.
+
+   Sixteen elements at once, as pairs of halves. Rounding adds half of the
    lower 16 bits' range, less one if the upper half is even; the carry then
    rounds. */
 typedef uint32_t km_word8 __attribute__((vector_size(32)));
 typedef char km_char32 __attribute__((vector_size(32)));
 typedef float km_real8 __attribute__((vector_size(32)));
 typedef long long km_long4 __attribute__((vector_size(32)));
+typedef long long km_long8 __attribute__((vector_size(64)));
 
 KM_VECTOR km_short16 km_interleave(km_word8 a, km_word8 b) {
-    return __builtin_shufflevector((km_short16)a, (km_short16)b, 0, 17, 2, 19,
-                                   4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
+    return __builtin_shuffle((km_short16)a, (km_short16)b,
+                             (km_short16){0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10,
+                                          27, 12, 29, 14, 31});
 }
 
 KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
@@ -268,8 +272,10 @@ KM_VECTOR km_char32 km_round16(const float *from) {
                       from a register */
     km_word16 u;
     __builtin_memcpy(&u, from, sizeof u);
-    a = __builtin_shufflevector(u, u, 0, 1, 2, 3, 4, 5, 6, 7);
-    b = __builtin_shufflevector(u, u, 8, 9, 10, 11, 12, 13, 14, 15);
+    a = (km_word8)__builtin_ia32_extracti64x4_mask((km_long8)u, 0,
+                                                   (km_long4){0}, -1);
+    b = (km_word8)__builtin_ia32_extracti64x4_mask((km_long8)u, 1,
+                                                   (km_long4){0}, -1);
 #else
     __builtin_memcpy(&a, from, sizeof a);
     __builtin_memcpy(&b, from + 8, sizeof b);
@@ -284,9 +290,10 @@ KM_VECTOR km_char32 km_round16(const float *from) {
 /* Interleaves groups of four numbers with the groups eight further on, in
    order. */
 KM_VECTOR km_char32 km_deinterleave(km_char32 h) {
-    return __builtin_shufflevector(h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7,
-                                   10, 11, 14, 15, 16, 17, 20, 21, 24, 25, 28,
-                                   29, 18, 19, 22, 23, 26, 27, 30, 31);
+    return __builtin_shuffle(h, (km_char32){0,  1,  4,  5,  8,  9,  12, 13,
+                                            2,  3,  6,  7,  10, 11, 14, 15,
+                                            16, 17, 20, 21, 24, 25, 28, 29,
+                                            18, 19, 22, 23, 26, 27, 30, 31});
 }
 
 KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
@@ -296,7 +303,7 @@ KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
 
 KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
     km_long4 h = (km_long4)km_deinterleave(km_round16(from));
-    h = __builtin_shufflevector(h, h, 0, 2, 1, 3);
+    h = __builtin_shuffle(h, (km_long4){0, 2, 1, 3});
     __builtin_memcpy(to, &h, sizeof h);
 }
 #else
@@ -309,12 +316,14 @@ KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
 
 #if defined __AVX2__ && !defined __AVX512F__ && !defined __clang__
 typedef uint32_t km_word4 __attribute__((vector_size(16)));
+typedef int km_int4 __attribute__((vector_size(16)));
 
 KM_VECTOR km_word8 km_words(const float *low, const float *high) {
     km_word4 a, b;
     __builtin_memcpy(&a, low, sizeof a);
     __builtin_memcpy(&b, high, sizeof b);
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+    return (km_word8)__builtin_ia32_vinsertf128_si256(
+        __builtin_ia32_si256_si((km_int4)a), (km_int4)b, 1);
 }
 
 /* Returns the number converted; 0 if the piece has a NaN. NaN is rare: the
