@@ -241,6 +241,9 @@ void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...)
 void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The text escaped and shortened. */
 const char *ox_quote(Ox *ox, const char *s);
+/* The line of Python that exports the model for training, with the names of its
+   inputs and any batch. */
+Str ox_training_recipe(Ox *ox);
 /* A name in the file; "" if it is absent. */
 Str ox_text(const char *s);
 

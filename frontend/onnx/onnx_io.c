@@ -104,6 +104,43 @@ static Str export_again(const Ox *ox, int axis) {
     return s;
 }
 
+Str ox_training_recipe(Ox *ox) {
+    enum { MOST = 4 };
+    StrBuf names = {0}, shapes = {0};
+    int n = 0, symbols = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < ox->graph->n_input; i++) {
+            const Onnx__ValueInfoProto *v = ox->graph->input[i];
+            const Onnx__TensorShapeProto *s = shape_of(v);
+            if (!is_data_input(ox, v)) continue;
+            bool symbol = s && s->n_dim && *dim_name(s->dim[0]);
+            if (!pass) {
+                symbols += symbol;
+                continue;
+            }
+            if (n++ == MOST) break;
+            sb_printf(&names, "%s'%s'", n > 1 ? ", " : "",
+                      ox_quote(ox, v->name ? v->name : ""));
+            bool batch = symbols ? symbol : s && s->n_dim;
+            sb_printf(&shapes, "%s%s,", n > 1 ? " " : "",
+                      batch ? "{0: d}" : "None");
+        }
+    StrBuf sb = {0};
+    sb_puts(&sb, "torch.onnx.export(model.train(), args, dynamo=True, "
+                 "optimize=False");
+    if (n && n <= MOST)
+        sb_printf(&sb,
+                  ", f='train.onnx', input_names=[%s], dynamic_shapes=(%s)",
+                  names.data, shapes.data);
+    sb_puts(&sb, ")");
+    if (n && n <= MOST) sb_puts(&sb, " with d = torch.export.Dim('batch')");
+    Str recipe = intern(sb.data);
+    sb_free(&sb);
+    sb_free(&names);
+    sb_free(&shapes);
+    return recipe;
+}
+
 static Status bind_axis(Dims *dims, const DimBind *b, bool *found) {
     Ox *ox = dims->ox;
     for (size_t i = 0; i < ox->graph->n_input; i++) {

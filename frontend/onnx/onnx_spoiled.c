@@ -298,11 +298,9 @@ static Status object(Ox *ox, const char *what, Lost *lost) {
         ox_warn_model(ox, "%s%s", what, list);
     else
         s = ox_fail_model(ox,
-                          "%s%s; re-export for training: "
-                          "torch.onnx.export(model.train(), args, dynamo=True,"
-                          " optimize=False), or pass --accept-folded to train "
-                          "the remaining parameters",
-                          what, list);
+                          "%s%s; re-export for training: %s, or pass "
+                          "--accept-folded to train the remaining parameters",
+                          what, list, ox_training_recipe(ox));
     sb_free(&lost->names);
     return s;
 }
