@@ -601,6 +601,14 @@ Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
 
 Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
     Val *list;
+    bool random = e->builtin == F_rng || e->builtin == F_salt;
+    if (!r->model && random)
+        return run_fail(
+            r, e,
+            "%s() is for models and layers; a function with a class "
+            "takes it: def f(x, rng: int; salt = 0), called "
+            "f(x, rng(), salt=salt())",
+            e->name);
     if (!r->model) return run_fail(r, e, "%s is for models", e->name);
     if (e->builtin == F_rng) {
         *out = val_tensor(random_state(r));

@@ -97,6 +97,15 @@ A
 says "an optimizer in a text (--optimizer FILE.amp)" ampc check own.amp
 sed 's/param/buffer/' own.amp > none.amp
 says "the model has none (param NAME: TYPE = ..)" ampc check none.amp
+cat > flip.amp <<'A'
+def flip(x) -> y class any {
+  r = random_uniform(rng(), shape=[dim(x, 0), 1], salt=salt())
+  y = where(r < 0.5, x, -x)
+}
+model net(x: f32[8,4]) { return y = Linear(flip(x), units=2) }
+train net { loss = mse }
+A
+says "takes it: def f(x, rng: int; salt = 0), called f(x, rng(), salt=salt())" ampc check flip.amp
 
 # data
 says "its axes in the order (0, 3, 1, 2) would fit" ampc run net.so --feed x=last.npy --feed target=three.npy
