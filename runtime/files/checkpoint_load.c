@@ -75,6 +75,33 @@ static void put_said(const char *buf, bool given, char *out, size_t size) {
     snprintf(out, size, given ? "'%.200s'" : "not given", buf);
 }
 
+/* The next entry of "T=64|128; B=4", without spaces; *n 0: there is none. */
+static const char *next_dim(const char *at, size_t *n) {
+    at += strspn(at, "; ");
+    *n = strcspn(at, ";");
+    return at;
+}
+
+/* The entry of `list` for the dimension that x is about; NULL: none. */
+static const char *same_dim(const char *list, const char *x, size_t *n) {
+    size_t name = strcspn(x, "=") + 1;
+    for (const char *at = next_dim(list, n); *n; at = next_dim(at + *n, n))
+        if (*n > name && strncmp(at, x, name) == 0) return at;
+    return NULL;
+}
+
+/* True if each entry of a is in b, but for a dimension that has several sizes
+   in one of them: variables, and what a step does, are the same. */
+static bool dims_agree(const char *a, const char *b) {
+    size_t n, m;
+    for (const char *x = next_dim(a, &n); n; x = next_dim(x + n, &n)) {
+        const char *y = same_dim(b, x, &m);
+        bool sized = memchr(x, '|', n) || (y && memchr(y, '|', m));
+        if (!sized && !(y && n == m && memcmp(x, y, n) == 0)) return false;
+    }
+    return true;
+}
+
 /* Names the options that differ between the checkpoint and the module;
    AMPC_OK: none. */
 static ampc_status said_differs(Load *l, JsonSpan key, JsonSpan there,
@@ -86,6 +113,8 @@ static ampc_status said_differs(Load *l, JsonSpan key, JsonSpan there,
     if (in_module && json_text(here, b, sizeof b) < 0) b[0] = 0;
     if (in_file && in_module && there.n == here.n &&
         memcmp(there.p, here.p, here.n) == 0)
+        return AMPC_OK;
+    if (strcmp(name, "--dim") == 0 && dims_agree(a, b) && dims_agree(b, a))
         return AMPC_OK;
     if (name[0] != '-')
         return session_fail(l->s, AMPC_ERR_FORMAT,

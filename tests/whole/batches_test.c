@@ -479,6 +479,37 @@ TEST_CASE(sizes, what_does_not_fit_is_refused) {
     c->api->close(s);
 }
 
+/* A module of fewer sizes goes on with a checkpoint; one of another batch does
+   not. */
+TEST_CASE(sizes, other_sizes_resume) {
+    const char *path = test_tmp("sizes.safetensors");
+    const Compiled *c = compile_on("cpu", SENTENCES, SENTENCE_OPTIONS, SIZES);
+    const Compiled *one =
+        compile_on("cpu", SENTENCES, SENTENCE_OPTIONS, "--dim T=4");
+    const Compiled *few = compile_on("cpu", SENTENCES, SENTENCE_OPTIONS,
+                                     "--dim B=2 --dim 'T=4|8' " PADS);
+    ampc_session *s = open_on(c, "cpu", 0), *t = open_on(one, "cpu", 0);
+    ampc_session *u = open_on(few, "cpu", 0);
+    sentence_step(c, s, sentences(SAMPLES, 4, 4));
+    sentence_step(c, s, sentences(SAMPLES, 8, 8));
+    REQUIRE(c->api->save(s, path) == AMPC_OK);
+    if (one->api->resume(t, path)) FAIL("%s", one->api->error(t));
+    sentence_step(c, s, sentences(SAMPLES, 4, 4));
+    sentence_step(one, t, sentences(SAMPLES, 4, 4));
+    size_t n;
+    void *want = read_all(c, s, TRAINED, &n);
+    same_state(one, t, want, n, 2);
+    REQUIRE(one->api->save(t, path) == AMPC_OK);
+    if (c->api->resume(s, path)) FAIL("%s", c->api->error(s));
+    same_state(c, s, want, n, 2);
+    CHECK_EQ_INT(few->api->resume(u, path), AMPC_ERR_FORMAT);
+    CHECK_HAS(few->api->error(u), "other options: --dim was");
+    free(want);
+    c->api->close(s);
+    one->api->close(t);
+    few->api->close(u);
+}
+
 /* Micro-steps of one update may have several sizes. */
 TEST_CASE(sizes, micro_steps_add_up) {
     const Compiled *c = compile_on("cpu", SENTENCES, SENTENCE_OPTIONS, THREE);
