@@ -102,6 +102,10 @@ def kept():
         def __init__(s): super().__init__(); del s.m; s.c = nn.Parameter(torch.randn(3, 4))
         def forward(s, x): return torch.cdist(s.l(x), s.c) + torch.cdist(s.l(x), s.c, p=1.0) + torch.cdist(s.l(x), s.c, p=3.0)
 
+    class TimesTwo(Base):
+        """A parameter beside an integer."""
+        def forward(s, x): return F.linear(torch.tanh(F.hardshrink(s.l(x), 0.1)), s.m.weight * 2, s.m.bias)
+
     class Renorm(Base):
         def forward(s, x): return s.m(torch.renorm(s.l(x), 2, 0, 0.7))
 
@@ -259,6 +263,6 @@ def kept():
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
-                              Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
+                              Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
                               Special, Decomposed, Rare, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet))]

@@ -431,6 +431,32 @@ def _reporting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _promoting() -> Iterator[None]:
+    """torch 2.11 fails at a parameter beside an integer (p * 2): it asks which
+    overload runs, and takes another operator, prim.device, for the answer."""
+    try:
+        from torch.onnx._internal.fx.passes import type_promotion as module
+        find = module.find_compatible_op_overload
+    except (ImportError, AttributeError):  # another version
+        yield
+        return
+
+    def resolve(op: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return find(op, args, kwargs)
+        except AssertionError:
+            name = torch._C._jit_resolve_packet(op._qualified_op_name, *args,
+                                                **kwargs)
+            return getattr(op, name)
+
+    module.find_compatible_op_overload = resolve
+    try:
+        yield
+    finally:
+        module.find_compatible_op_overload = find
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """torch's hints are for inference."""
     level = logging.root.manager.disable
@@ -475,7 +501,7 @@ def export(module: Any, args: Any, path: Path, *,
                         "torch.nn.Module that it was made from")
     args, kwargs = _examples(module, args, kwargs or {})
     _refuse(_unfit_modules(module))
-    with _quiet():
+    with _quiet(), _promoting():
         any_batch = False
         if dynamic_shapes is None:
             args, kwargs, any_batch = _batched(args, kwargs)
