@@ -32,7 +32,9 @@ static bool is_lost_stop(Stops *s, int node, Str name) {
 static bool stop_in_order(Stops *s, int node, const Reads *r, const bool *is) {
     bool placed = false;
     const OxNode *n = &s->ox->nodes.data[node];
-    if (n->op->handler != OX_concat || n->nin != r->nargs) return false;
+    /* no op: one that the import will refuse */
+    if (!n->op || n->op->handler != OX_concat || n->nin != r->nargs)
+        return false;
     for (int k = 0; k < r->nargs; k++) {
         if (!is[k]) continue;
         stops_put(s, node, k);

@@ -76,6 +76,17 @@ TEST_CASE(onnx_stops, detach_that_was_dropped) {
     }
 }
 
+/* As atleast_1d is in PyTorch's export of column_stack. */
+TEST_CASE(onnx_stops, nodes_of_an_unknown_op_are_refused_by_name) {
+    Made m;
+    start(&m, NULL);
+    fx_node(&m, "SequenceMap", "t,a", "y", "atleast_1d", "%t, %a", NULL);
+    made_output(&m, "y");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m), "SequenceMap");
+    made_end(&m);
+}
+
 /* The exporter also drops copies: cosine_similarity makes some of its own,
    and on a line without detach() they look like any copy. */
 TEST_CASE(onnx_stops, copies_that_were_dropped) {
