@@ -29,7 +29,7 @@ PassFn pass_checks;   /* checks that class and row numbers in inputs are in
 /* The layer whose parameter a node reads: "fc1" for fc1.weight; NULL: none. */
 Str node_layer(const Graph *g, const Node *n);
 PassFn pass_samples; /* shares of micro-batches, masks of samples         */
-/* samples.c, for later passes. sum: the loss is a sum over samples. Others
+/* step_samples.c, for later passes. sum: the loss is a sum over samples. Others
    remove the pass's outputs. weigh: with masks, and returns the share of the
    micro-batch. all: all samples count, in one batch; returns whether the
    share depends on the data. */

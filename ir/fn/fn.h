@@ -114,6 +114,10 @@ extern const char *const std_amp_lines[],
                                        *const microsoft_amp_lines[],
                                            *const special_amp_lines[],
                                                *const linalg_amp_lines[];
+/* Reads the library at the first call: std.amp, the gradients that stand in
+   ops.def, and so on to layers.amp. Lookups call it; readers of definitions
+   call it before they begin. */
+void fn_library_read(void);
 /* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library.c: the functions there are, which are read when the first name is
-   looked up. */
+/* library.c: reads the library, and looks up its functions. */
+#include "ir/fn/fn_table.h"
 #include "ir/fn/optimizer.h"
 
 #include <string.h>
 
 #include "ir/graph/ir_impl.h"
 
-static VEC(Fn *) library, layers;
 static const Fn *rules[NUM_OPS];
 
 /* A definition or a rule. */
@@ -17,17 +16,14 @@ static Status read_one(Lexer *lx, Arena *a) {
     int n;
     if (lex_is_word(lx, "def")) {
         TRY(parse_def(lx, a, NULL, &f));
-        if (f->layer)
-            vec_push(a, &layers, f);
-        else
-            vec_push(a, &library, f);
+        fn_table_add(f);
         return OK;
     }
     if (optimizer_begins(lx)) {
         const Fn *update, *part;
         TRY(parse_optimizer(lx, a, NULL, &update));
         for (int i = 0; (part = optimizer_part(update->optimizer, i)); i++)
-            vec_push(a, &library, (Fn *)part);
+            fn_table_add((Fn *)part);
         return OK;
     }
     Token at = lx->tok;
@@ -59,13 +55,12 @@ static Status read_fn_lines(Arena *a, Diag *d, const char *file,
     return s;
 }
 
-/* std.amp, the gradients that stand in ops.def, and layers.amp.  Read once,
-   when the first name is looked up; parse_def finds the functions above the one
-   it reads. */
-static void read_library(void) {
+/* parse_def finds the functions above the one it reads. */
+void fn_library_read(void) {
     static bool read;
     if (read) return;
     read = true;
+    fn_table_begin();
     Arena *a = arena_new(); /* lives as long as the process */
     Diag d = {0};
     Status s = read_fn_lines(a, &d, "std.amp", std_amp_lines);
@@ -88,39 +83,23 @@ static void read_library(void) {
 }
 
 const Fn *op_gradient(OpCode op) {
-    read_library();
+    fn_library_read();
     return rules[op];
 }
 
 int fn_std_count(void) {
-    read_library();
-    return library.len;
+    fn_library_read();
+    return fn_table_count();
 }
 
 const Fn *fn_std_at(int i) {
-    read_library();
-    return library.data[i];
-}
-
-static bool has_name(const Fn *f, const char *s, size_t n) {
-    const char *t = f->info.text; /* nearly always another first letter */
-    return n && *t == *s && strncmp(t, s, n) == 0 && !t[n];
+    fn_library_read();
+    return fn_table_at(i);
 }
 
 const Fn *fn_find(const Module *m, const char *name, size_t n) {
-    read_library();
-    for (int i = 0; m && i < m->fns.len; i++)
-        if (has_name(m->fns.data[i], name, n)) return m->fns.data[i];
-    for (int i = 0; i < library.len; i++)
-        if (has_name(library.data[i], name, n)) return library.data[i];
-    for (int i = 0; i < library.len; i++) {
-        const char *loss = library.data[i]->loss;
-        if (loss && strncmp(loss, name, n) == 0 && !loss[n])
-            return library.data[i];
-    }
-    for (int i = 0; i < layers.len; i++)
-        if (has_name(layers.data[i], name, n)) return layers.data[i];
-    return NULL;
+    fn_library_read();
+    return fn_table_find(m, name, n);
 }
 
 const Fn *fn_std(const char *name) { return fn_find(NULL, name, strlen(name)); }

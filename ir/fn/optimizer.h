@@ -43,6 +43,9 @@
 
 #include "ir/fn/fn.h"
 
+/* The state that is read in the place of the parameter. */
+#define OPTIMIZER_EVALUATED "evaluated"
+
 typedef struct OptimizerState {
     Str name;
     DType dtype;

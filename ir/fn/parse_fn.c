@@ -1,512 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse_fn.c: the text of a definition to its tree (ast.h). */
-#include "ir/base/near.h"
+/* parse_fn.c: the text of a definition to its tree (ast.h): its header, the
+   parts after its body, and gradient rules. */
+#include "ir/fn/fn_table.h"
 #include "ir/fn/parse_fn.h"
 #include "ir/text/parse_impl.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Limits on the nesting of expressions and blocks in the text, and on the
-   depth of the tree, in which a chain of operators counts as nesting, too. */
-enum { MAX_DEPTH = 64, MAX_TREE = 256 };
-
-/* ---- words --------------------------------------------------------------- */
-
-static Status take_word(DefParser *p, const char *word, bool *taken) {
-    *taken = lex_is_word(p->lx, word);
-    return *taken ? lex_next(p->lx) : OK;
-}
-
-static Status expect_word(DefParser *p, const char *word) {
-    char what[16];
-    if (lex_is_word(p->lx, word)) return lex_next(p->lx);
-    snprintf(what, sizeof what, "'%s'", word);
-    return lex_expected(p->lx, what);
-}
-
-static Status expect_arrow(DefParser *p) {
-    return lex_is(p->lx, LEX_ARROW) ? lex_next(p->lx)
-                                    : lex_expected(p->lx, "'->'");
-}
-
-Status def_name(DefParser *p, const char *what, Str *out) {
-    static const char *const reserved[] = {"if",      "else",  "for", "in",
-                                           "require", "and",   "or",  "not",
-                                           "true",    "false", "none"};
-    if (p->lx->tok.kind != T_WORD) return lex_expected(p->lx, what);
-    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-        if (lex_is_word(p->lx, reserved[i])) return lex_expected(p->lx, what);
-    *out = p->lx->tok.text;
-    return lex_next(p->lx);
-}
-
-/* name, .. */
-Status def_names(DefParser *p, const char *what, Names *out) {
-    bool more;
-    do {
-        Str name;
-        TRY(def_name(p, what, &name));
-        vec_push(p->a, out, name);
-        TRY(lex_take(p->lx, ',', &more));
-    } while (more);
-    return OK;
-}
-
-/* Enters one more expression or block; the caller decrements the depth
-   afterwards. */
-static Status deeper(DefParser *p) {
-    if (++p->depth <= MAX_DEPTH) return OK;
-    return lex_fail(p->lx, &p->lx->tok, "more than %d in one another",
-                    MAX_DEPTH);
-}
-
-/* ---- expressions --------------------------------------------------------- */
-
-static void reach(Expr *e, const Expr *child) {
-    if (child && child->depth >= e->depth) e->depth = child->depth + 1;
-}
-
-/* Ends an expression. */
-static Status grown(DefParser *p, Expr *e) {
-    reach(e, e->a);
-    reach(e, e->b);
-    reach(e, e->c);
-    for (int i = 0; i < e->args.len; i++) reach(e, e->args.data[i]);
-    for (int i = 0; i < e->keys.len; i++) reach(e, e->keys.data[i].value);
-    if (e->depth <= MAX_TREE) return OK;
-    return lex_fail(p->lx, &p->lx->tok,
-                    "more than %d operators in one expression", MAX_TREE);
-}
-
-static Status parse_binary(DefParser *p, int level, const Expr **out);
-
-static Expr *new_expr(DefParser *p, ExprKind kind) {
-    Expr *e = NEW(p->a, Expr);
-    e->kind = kind;
-    e->line = p->lx->tok.line;
-    e->col = p->lx->tok.col;
-    return e;
-}
-
-/* [a, b, ..] or [a for name in list if c] */
-static Status parse_list(DefParser *p, Expr *e) {
-    Lexer *lx = p->lx;
-    bool more, is;
-    TRY(lex_open(lx, '[', ']', &more));
-    while (more) {
-        const Expr *item;
-        TRY(def_expr(p, &item));
-        vec_push(p->a, &e->args, item);
-        if (e->args.len == 1 && lex_is_word(lx, "for")) {
-            e->kind = E_EACH;
-            e->a = item;
-            TRY(lex_next(lx));
-            TRY(def_name(p, "the name of an element", &e->name));
-            TRY(expect_word(p, "in"));
-            TRY(parse_binary(p, 0, &e->b));
-            TRY(take_word(p, "if", &is));
-            if (is) TRY(parse_binary(p, 0, &e->c));
-            return lex_expect(lx, ']');
-        }
-        TRY(lex_more(lx, ']', &more));
-    }
-    return OK;
-}
-
-static Status unknown_callee(DefParser *p, const Token *at, const char *name) {
-    char text[NEAR_TEXT];
-    Near near = near_to(name);
-    for (int i = 0; p->m && i < p->m->fns.len; i++)
-        near_offer(&near, p->m->fns.data[i]->info.text);
-    for (int i = 0; i < fn_std_count(); i++)
-        near_offer(&near, fn_std_at(i)->info.text);
-    for (int i = 0; i < NUM_OPS; i++)
-        if (i != OP_CALL) near_offer(&near, op_info[i].text);
-    return lex_fail(p->lx, at,
-                    "'%.60s' is not an op or a function defined above%s", name,
-                    near_text(&near, text));
-}
-
-static Status find_callee(DefParser *p, const Token *at, Expr *e) {
-    size_t n = strlen(e->name);
-    e->callee = CALLEE_BUILTIN;
-    if ((e->builtin = fn_builtin(e->name)) >= 0) return OK;
-    e->callee = CALLEE_FN;
-    if ((e->fn = fn_find(p->m, e->name, n))) return OK;
-    if (p->in_part && e->name == p->fn->info.text) {
-        e->fn = p->fn;
-        return OK;
-    }
-    e->callee = CALLEE_OP;
-    if (op_from_text(e->name, n, &e->code) && e->code != OP_CALL) return OK;
-    return unknown_callee(p, at, e->name);
-}
-
-static Status parse_args(DefParser *p, const Token *at, Expr *e) {
-    Lexer *lx = p->lx;
-    bool more;
-    TRY(find_callee(p, at, e));
-    TRY(lex_open(lx, '(', ')', &more));
-    while (more) {
-        const Expr *value;
-        Token name = lx->tok;
-        TRY(def_expr(p, &value));
-        if (lex_is(lx, '=')) {
-            if (value->kind != E_NAME)
-                return lex_fail(lx, &name, "an attribute's name expected");
-            KeyArg key = {.name = value->name, .at = value};
-            TRY(lex_next(lx));
-            TRY(def_expr(p, &key.value));
-            vec_push(p->a, &e->keys, key);
-        } else {
-            if (e->keys.len)
-                return lex_fail(lx, &name, "operands come before attributes");
-            vec_push(p->a, &e->args, value);
-        }
-        TRY(lex_more(lx, ')', &more));
-    }
-    return OK;
-}
-
-static Status parse_word(DefParser *p, Expr *e) {
-    Lexer *lx = p->lx;
-    Token at = lx->tok;
-    if (lex_is_word(lx, "true") || lex_is_word(lx, "false")) {
-        e->kind = E_BOOL;
-        e->i = lex_is_word(lx, "true");
-        return lex_next(lx);
-    }
-    if (lex_is_word(lx, "none")) {
-        e->kind = E_NONE;
-        return lex_next(lx);
-    }
-    if (lex_is_word(lx, "inf") || lex_is_word(lx, "nan")) {
-        e->kind = E_FLOAT;
-        return lex_expect_double(lx, &e->f);
-    }
-    TRY(def_name(p, "a value", &e->name));
-    if (!lex_is(lx, '(')) return OK;
-    e->kind = E_CALL;
-    return parse_args(p, &at, e);
-}
-
-Status def_primary(DefParser *p, const Expr **out) {
-    Lexer *lx = p->lx;
-    const char *text = lx->tok.text;
-    bool whole = text[strspn(text, "0123456789")] == 0;
-    Expr *e;
-    if (lex_is(lx, '(')) {
-        TRY(lex_next(lx));
-        TRY(def_expr(p, out));
-        return lex_expect(lx, ')');
-    }
-    *out = e = new_expr(p, E_NAME);
-    if (lex_is(lx, '%')) {
-        e->kind = E_VALUE;
-        Token at = lx->tok;
-        TRY(lex_again(lx, &at, false));
-        e->name = lx->tok.text;
-        lx->infix = true;
-        return lex_next(lx);
-    }
-    if (lx->tok.kind == T_WORD) {
-        TRY(parse_word(p, e));
-        return grown(p, e);
-    }
-    if (lx->tok.kind == T_NUMBER) {
-        e->kind = whole ? E_INT : E_FLOAT;
-        return whole ? lex_expect_int(lx, &e->i) : lex_expect_double(lx, &e->f);
-    }
-    if (lx->tok.kind == T_STRING) {
-        e->kind = E_STR;
-        e->name = text;
-        return lex_next(lx);
-    }
-    e->kind = E_LIST;
-    if (!lex_is(lx, '[')) return lex_expected(lx, "a value");
-    TRY(parse_list(p, e));
-    return grown(p, e);
-}
-
-static Status parse_unary(DefParser *p, const Expr **out) {
-    if (lex_is(p->lx, '-')) {
-        Expr *e = new_expr(p, E_NEG);
-        *out = e;
-        TRY(deeper(p));
-        TRY(lex_next(p->lx));
-        TRY(parse_unary(p, &e->a));
-        p->depth--;
-        return grown(p, e);
-    }
-    TRY(def_primary(p, out));
-    while (lex_is(p->lx, '[') && p->lx->tok.line == p->lx->prev_line) {
-        Expr *e = new_expr(p, E_INDEX);
-        e->a = *out;
-        *out = e;
-        TRY(lex_next(p->lx));
-        TRY(def_expr(p, &e->b));
-        TRY(lex_expect(p->lx, ']'));
-        TRY(grown(p, e));
-    }
-    return OK;
-}
-
-/* Binary operators, the loosest binding first. */
-typedef struct Operator {
-    int level;
-    char ch; /* or */
-    const char *word;
-    BinaryOp op;
-} Operator;
-
-enum { NOT_LEVEL = 2, UNARY_LEVEL = 7 };
-
-static const Operator operators[] = {{0, 0, "or", B_OR},
-                                     {1, 0, "and", B_AND},
-                                     {3, LEX_EQ, NULL, B_EQ},
-                                     {3, LEX_NE, NULL, B_NE},
-                                     {3, '<', NULL, B_LT},
-                                     {3, LEX_LE, NULL, B_LE},
-                                     {3, '>', NULL, B_GT},
-                                     {3, LEX_GE, NULL, B_GE},
-                                     {3, 0, "in", B_IN},
-                                     {4, LEX_RANGE, NULL, B_RANGE},
-                                     {5, '+', NULL, B_ADD},
-                                     {5, '-', NULL, B_SUB},
-                                     {6, '*', NULL, B_MUL},
-                                     {6, '/', NULL, B_DIV},
-                                     {6, LEX_FLOORDIV, NULL, B_FLOORDIV},
-                                     {6, '%', NULL, B_MOD},
-                                     {6, '@', NULL, B_MATMUL}};
-
-/* A line that begins with % is a node in IR. */
-static const Operator *operator_at(const Lexer *lx, int level) {
-    if (lex_is(lx, '%') && lx->tok.line != lx->prev_line) return NULL;
-    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
-        const Operator *o = &operators[i];
-        if (o->level == level &&
-            (o->word ? lex_is_word(lx, o->word) : lex_is(lx, o->ch)))
-            return o;
-    }
-    return NULL;
-}
-
-static Status parse_binary(DefParser *p, int level, const Expr **out) {
-    if (level == UNARY_LEVEL) return parse_unary(p, out);
-    if (level == NOT_LEVEL && lex_is_word(p->lx, "not")) {
-        Expr *e = new_expr(p, E_NOT);
-        *out = e;
-        TRY(lex_next(p->lx));
-        TRY(parse_binary(p, NOT_LEVEL + 1, &e->a));
-        return grown(p, e);
-    }
-    TRY(parse_binary(p, level + 1, out));
-    for (const Operator *o; (o = operator_at(p->lx, level));) {
-        Expr *e = new_expr(p, E_BINARY);
-        e->op = o->op;
-        e->a = *out;
-        *out = e;
-        TRY(lex_next(p->lx));
-        TRY(parse_binary(p, level + 1, &e->b));
-        TRY(grown(p, e));
-    }
-    return OK;
-}
-
-Status def_expr(DefParser *p, const Expr **out) {
-    TRY(deeper(p));
-    TRY(parse_binary(p, 0, out));
-    if (lex_is_word(p->lx, "if") && p->lx->tok.line == p->lx->prev_line) {
-        TRY(lex_next(p->lx));
-        Expr *e = new_expr(p, E_COND);
-        e->a = *out;
-        *out = e;
-        TRY(parse_binary(p, 0, &e->c));
-        TRY(expect_word(p, "else"));
-        TRY(def_expr(p, &e->b));
-        TRY(grown(p, e));
-    }
-    p->depth--;
-    return OK;
-}
-
-/* ---- statements ---------------------------------------------------------- */
-
-static Status parse_stmts(DefParser *p, Block *b);
-
-/* Behind the `if`. */
-static Status parse_if(DefParser *p, Stmt *s) {
-    bool more;
-    s->kind = S_IF;
-    TRY(parse_binary(p, 0, &s->value));
-    TRY(parse_stmts(p, &s->body));
-    TRY(take_word(p, "else", &more));
-    if (!more) return OK;
-    TRY(take_word(p, "if", &more));
-    if (!more) return parse_stmts(p, &s->other);
-    Stmt inner = {0};
-    TRY(deeper(p));
-    TRY(parse_if(p, &inner));
-    p->depth--;
-    vec_push(p->a, &s->other, inner);
-    return OK;
-}
-
-/* dtype "[" expression, .. "]" */
-static Status parse_dims(DefParser *p, Stmt *s) {
-    Lexer *lx = p->lx;
-    bool more;
-    if (!lex_is_dtype(lx, &s->dtype))
-        return lex_expected(lx, "a type such as f32[2,3]");
-    TRY(lex_next(lx));
-    TRY(lex_open(lx, '[', ']', &more));
-    while (more) {
-        const Expr *dim;
-        if (s->parts.len == MAX_RANK)
-            return lex_fail(lx, &lx->tok, "more than %d dimensions", MAX_RANK);
-        TRY(def_expr(p, &dim));
-        vec_push(p->a, &s->parts, dim);
-        TRY(lex_more(lx, ']', &more));
-    }
-    return OK;
-}
-
-/* Parses the rest of a line that begins with `param` or the like. */
-static Status parse_variable(DefParser *p, Stmt *s) {
-    Lexer *lx = p->lx;
-    bool more = false;
-    Str name;
-    s->kind = S_VAR;
-    TRY(def_name(p, "the variable's name", &name));
-    vec_push(p->a, &s->names, name);
-    TRY(lex_expect(lx, ':'));
-    TRY(parse_dims(p, s));
-    TRY(lex_take(lx, '=', &more));
-    if (more) TRY(def_expr(p, &s->value));
-    if (!lex_is(lx, '{')) return OK;
-    TRY(lex_open(lx, '{', '}', &more));
-    while (more) {
-        KeyArg k = {0};
-        TRY(def_name(p, "an option", &k.name));
-        TRY(lex_expect(lx, '='));
-        TRY(def_expr(p, &k.value));
-        vec_push(p->a, &s->keys, k);
-        TRY(lex_more(lx, '}', &more));
-    }
-    return OK;
-}
-
-/* A word that begins a line of a model; assigned to, it is a name. */
-static bool is_keyword(const Lexer *lx, const char *word) {
-    char next = lex_behind(lx);
-    return lex_is_word(lx, word) && next && next != '=' && next != ',';
-}
-
-static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
-    Lexer *lx = p->lx;
-    *is = true;
-    for (int k = 0; k <= VAR_STATE; k++) {
-        if (!is_keyword(lx, var_kind_text[k])) continue;
-        s->var = (VarKind)k;
-        TRY(lex_next(lx));
-        return parse_variable(p, s);
-    }
-    if (is_keyword(lx, "write")) {
-        Str name;
-        s->kind = S_WRITE;
-        TRY(lex_next(lx));
-        TRY(def_name(p, "a variable", &name));
-        vec_push(p->a, &s->names, name);
-        TRY(lex_expect(lx, '='));
-        return def_expr(p, &s->value);
-    }
-    if (is_keyword(lx, "scope")) {
-        s->kind = S_SCOPE;
-        TRY(lex_next(lx));
-        TRY(def_expr(p, &s->value));
-        return parse_stmts(p, &s->body);
-    }
-    if (is_keyword(lx, "autocast")) {
-        s->kind = S_REGION;
-        TRY(lex_next(lx));
-        s->off = lex_is_word(lx, "off");
-        if (!s->off && !lex_is_word(lx, "on"))
-            return lex_fail(lx, &lx->tok, "autocast off or on");
-        TRY(lex_next(lx));
-        return parse_stmts(p, &s->body);
-    }
-    if (is_keyword(lx, "checkpoint")) {
-        s->kind = S_CHECKPOINT;
-        TRY(lex_next(lx));
-        return parse_stmts(p, &s->body);
-    }
-    *is = false;
-    return OK;
-}
-
-static Status parse_stmt(DefParser *p, Stmt *s) {
-    Lexer *lx = p->lx;
-    bool is;
-    s->line = lx->tok.line;
-    s->col = lx->tok.col;
-    TRY(parse_model_stmt(p, s, &is));
-    if (is && p->fn->layer) return OK;
-    if (is) {
-        Token at = lex_token_at(lx, s->line, s->col);
-        return lex_fail(
-            lx, &at,
-            "a function with a class cannot have variables and regions");
-    }
-    TRY(take_word(p, "if", &is));
-    if (is) return parse_if(p, s);
-    TRY(take_word(p, "for", &is));
-    if (is) {
-        Str name;
-        s->kind = S_FOR;
-        TRY(def_name(p, "the loop's name", &name));
-        vec_push(p->a, &s->names, name);
-        TRY(expect_word(p, "in"));
-        TRY(parse_binary(p, 0, &s->value));
-        return parse_stmts(p, &s->body);
-    }
-    TRY(take_word(p, "require", &is));
-    if (!is) {
-        s->kind = S_ASSIGN;
-        TRY(def_names(p, "a statement", &s->names));
-        TRY(lex_expect(lx, '='));
-        return def_expr(p, &s->value);
-    }
-    s->kind = S_REQUIRE;
-    TRY(def_expr(p, &s->value));
-    TRY(lex_expect(lx, ','));
-    while (is) {
-        const Expr *part;
-        TRY(def_expr(p, &part));
-        vec_push(p->a, &s->parts, part);
-        TRY(lex_take(lx, ',', &is));
-    }
-    return OK;
-}
-
-/* Reads up to the closing brace, which is not consumed. */
-Status def_open_block(DefParser *p, Block *b) {
-    TRY(deeper(p));
-    TRY(lex_expect(p->lx, '{'));
-    while (!lex_is(p->lx, '}')) {
-        Stmt s = {0};
-        TRY(parse_stmt(p, &s));
-        vec_push(p->a, b, s);
-    }
-    p->depth--;
-    return OK;
-}
-
-static Status parse_stmts(DefParser *p, Block *b) {
-    TRY(def_open_block(p, b));
-    return lex_next(p->lx);
-}
 
 /* ---- the header ---------------------------------------------------------- */
 
@@ -598,11 +98,6 @@ Status def_attribute(DefParser *p) {
     return OK;
 }
 
-Status def_word(Lexer *lx, const char *word, bool *taken) {
-    *taken = lex_is_word(lx, word);
-    return *taken ? lex_next(lx) : OK;
-}
-
 Status def_number(Lexer *lx, double *out) {
     bool minus;
     TRY(lex_take(lx, '-', &minus));
@@ -664,10 +159,11 @@ Status def_title(DefParser *p, const char *what) {
         fn_builtin(name) >= 0)
         return lex_fail(lx, &at, "'%.60s' is a word of the language", name);
     /* a model's own function may be named like a loss */
-    const Fn *other = fn_find(p->m, name, n);
-    if (other && !(p->m && other->loss && other == fn_find(NULL, name, n)))
+    const Fn *other = fn_table_find(p->m, name, n);
+    if (other &&
+        !(p->m && other->loss && other == fn_table_find(NULL, name, n)))
         return lex_fail(lx, &at, "a function '%.60s' exists already%s", name,
-                        other == fn_find(NULL, name, n)
+                        other == fn_table_find(NULL, name, n)
                             ? ", in ampc's library: call it, or choose "
                               "another name"
                             : "");
@@ -694,14 +190,14 @@ static Status parse_header(DefParser *p) {
         TRY(lex_take(lx, ',', &more));
     }
     TRY(lex_expect(lx, ')'));
-    TRY(expect_arrow(p));
+    TRY(def_expect_arrow(p));
     do {
         TRY(parse_result(p));
         TRY(lex_take(lx, ',', &more));
     } while (more);
     p->fn->layer = lex_is(lx, '{');
     if (p->fn->layer) return OK;
-    TRY(expect_word(p, "class"));
+    TRY(def_expect_word(p, "class"));
     TRY(parse_choice(p, amp_class_text, 7,
                      "low, full, fullout, widest, follow, any or none",
                      &class));
@@ -751,7 +247,7 @@ static Status parse_parts(DefParser *p) {
             TRY(lex_expect(lx, '('));
             TRY(def_names(p, "the gradient of a result", &part->in));
             TRY(lex_expect(lx, ')'));
-            TRY(expect_arrow(p));
+            TRY(def_expect_arrow(p));
             TRY(def_names(p, "the gradient of an operand", &part->out));
         }
         if (part->in.len > f->results.len || part->out.len > f->operands.len)
@@ -805,7 +301,7 @@ Status parse_model_line(Lexer *lx, Arena *a, const Module *m, Stmt *out) {
     Fn fn = {0};
     DefParser p = line_parser(lx, a, m, &fn);
     *out = (Stmt){0};
-    return parse_stmt(&p, out);
+    return def_stmt(&p, out);
 }
 
 Status parse_model_expr(Lexer *lx, Arena *a, const Module *m,
@@ -819,7 +315,7 @@ Status parse_model_type(Lexer *lx, Arena *a, const Module *m, Stmt *out) {
     Fn fn = {0};
     DefParser p = line_parser(lx, a, m, &fn);
     *out = (Stmt){0};
-    return parse_dims(&p, out);
+    return def_dims(&p, out);
 }
 
 /* ---- rules --------------------------------------------------------------- */
@@ -858,7 +354,7 @@ Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n) {
     TRY(lex_expect(lx, '('));
     TRY(parse_rule_names(&p, &f->all_in, &in, &f->grad.out));
     TRY(lex_expect(lx, ')'));
-    TRY(expect_arrow(&p));
+    TRY(def_expect_arrow(&p));
     TRY(parse_rule_names(&p, &f->all_out, &res, &f->grad.in));
     for (int i = 0; i < in.len; i++)
         vec_push(a, &f->operands, (FnOperand){in.data[i], FO_ANY, true});

@@ -449,6 +449,7 @@ static Status parse_module_option(Parser *p) {
 static Status parse_file(Parser *p) {
     Lexer *lx = &p->lx;
     bool more = false;
+    fn_library_read();
     if (lex_is_word(lx, "module")) {
         TRY(lex_next(lx));
         TRY(lex_expect_word(lx, &p->m->name, "the module's name"));

@@ -18,56 +18,19 @@
    sample can affect another's loss or a running statistic (rows.h). Pass
    optimizer removes both outputs. It puts the share where %ampc.shares is read,
    which stands for it until then; in program train that and the rows are
-   1, and simplify leaves the model's own loss. requires     stage TYPED; one
-   graph per program, whose inputs were checked establishes  Module.masks:
-   whether all objectives can mask samples        */
-#include "ir/fn/fn.h"
-#include "passes/rewrite.h"
-#include "passes/common/rows.h"
-#include "passes/passes.h"
+   1, and simplify leaves the model's own loss.
+
+   requires     stage TYPED; one graph per program, whose inputs were checked
+   establishes  Module.masks: whether all objectives can mask samples        */
+#include "passes/common/samples_impl.h"
 
 #include <math.h>
-#include <string.h>
-
-typedef enum PoolKind {
-    POOL_NONE,   /* it is the same for all samples */
-    POOL_EACH,   /* has the axis of samples  */
-    POOL_MEAN,   /* the mean over samples */
-    POOL_SUM,    /* their sum */
-    POOL_LABELS, /* a mean whose weights depend on the data: `share` */
-    POOL_OTHER
-} PoolKind;
-
-/* How a value depends on the samples of the batch. */
-typedef struct Pool {
-    PoolKind kind;
-    ValueId value;  /* masked; MEAN and LABELS: multiplied by the share */
-    ValueId share;  /* LABELS: f32[] */
-    double nominal; /* number of elements that MEAN and SUM add */
-} Pool;
-
-typedef struct Samples {
-    Graph *g;
-    Builder b;
-    const Options *opt;
-    int64_t batch;
-    const Rows *rows;    /* number of values when the pass began */
-    const bool *trained; /* per value: depends on a parameter */
-    bool masks, fails;   /* true: masks samples; true: it cannot */
-    ValueId stand_in;    /* f32[]: multiplied into losses of kind LABELS */
-    ValueId valid;       /* f32[batch]: 1 for samples that count */
-    ValueId part;        /* f32[]: the share of the batch that counts; 0: no
-                            masks */
-    Reals *nominals; /* of the objective's shares, in order; NULL: a trial */
-    int shares;      /* made so far */
-} Samples;
 
 static Pool pool(Samples *s, ValueId v);
 
 /* ---- masks --------------------------------------------------------------- */
 
-/* s->valid along the axis of v, for broadcasting. */
-static ValueId mask_of(Samples *s, ValueId v, Rows r) {
+ValueId samples_mask(Samples *s, ValueId v, Rows r) {
     Type t = *value_type(s->g, v);
     int64_t dim[MAX_RANK] = {1, s->batch, 1}, rank = t.rank - r.axis;
     ValueId m = s->valid;
@@ -83,8 +46,7 @@ static ValueId mask_of(Samples *s, ValueId v, Rows r) {
     return b_reshape(&s->b, m, (int)rank, dim);
 }
 
-/* True if samples of v can be masked; if any cannot, none is. */
-static bool maskable(Samples *s, ValueId v) {
+bool samples_maskable(Samples *s, ValueId v) {
     Rows r = s->rows[v.i];
     if (s->masks && (!r.has || r.mixed)) s->fails = true;
     return s->masks && !s->fails;
@@ -94,20 +56,17 @@ static bool maskable(Samples *s, ValueId v) {
    gradients before it, and the samples that fill a batch are copies of
    others, thus finite. */
 static ValueId masked(Samples *s, ValueId v) {
-    if (!maskable(s, v)) return v;
+    if (!samples_maskable(s, v)) return v;
     DType d = value_dtype(s->g, v);
-    ValueId m = b_cast(&s->b, mask_of(s, v, s->rows[v.i]), d);
+    ValueId m = b_cast(&s->b, samples_mask(s, v, s->rows[v.i]), d);
     return b2(&s->b, OP_MUL, v, m, d);
 }
 
-/* v times a number f32[]. */
-static ValueId times(Samples *s, ValueId v, ValueId by) {
+ValueId samples_times(Samples *s, ValueId v, ValueId by) {
     return by.i ? b2(&s->b, OP_MUL, v, by, value_dtype(s->g, v)) : v;
 }
 
 /* ---- sums and quotients -------------------------------------------------- */
-
-static const Pool other = {.kind = POOL_OTHER};
 
 static bool is_linear(PoolKind k) {
     return k == POOL_MEAN || k == POOL_SUM || k == POOL_LABELS;
@@ -117,7 +76,7 @@ static bool is_linear(PoolKind k) {
 static Pool again(Samples *s, NodeId id, int k, Pool p) {
     Node n = *node_get(s->g, id);
     ValueId in[2] = {n.in[0], n.nin > 1 ? n.in[1] : NO_VALUE};
-    if (!is_linear(p.kind)) return other;
+    if (!is_linear(p.kind)) return pool_other();
     if (same_value(in[k], p.value)) {
         p.value = n.out[0];
         return p;
@@ -170,8 +129,7 @@ static ValueId divisor(Samples *s, ValueId v, Pool *sum, bool *kept) {
     return node_get(s->g, build_again(&s->b, id, in))->out[0];
 }
 
-/* f32[]: the sum of all elements. */
-static ValueId sum_of_all(Samples *s, ValueId v) {
+ValueId samples_add_up(Samples *s, ValueId v) {
     int rank = value_type(s->g, v)->rank;
     int64_t axes[MAX_RANK];
     for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
@@ -188,8 +146,7 @@ static double common_nominal(Samples *s, double nominal) {
     return k < s->nominals->len ? s->nominals->data[k] : nominal;
 }
 
-/* The weight of `sum`: its ratio to a sum of as many ones; f32[]. */
-static ValueId share_of(Samples *s, ValueId sum, double nominal) {
+ValueId samples_share_of(Samples *s, ValueId sum, double nominal) {
     nominal = common_nominal(s, nominal);
     ValueId x = b_reshape(&s->b, b_cast(&s->b, sum, DT_F32), 0, NULL);
     return b2(&s->b, OP_DIV, x, b_scalar(&s->b, DT_F32, nominal), DT_F32);
@@ -202,9 +159,9 @@ static ValueId kept_share(Samples *s, ValueId num, ValueId by, ValueId share,
                           double nominal) {
     ValueId zero = b_scalar(&s->b, DT_F32, 0);
     ValueId all = b_cast(&s->b, num, DT_F32);
-    all = sum_of_all(s, b1(&s->b, OP_ABS, all, DT_F32));
+    all = samples_add_up(s, b1(&s->b, OP_ABS, all, DT_F32));
     ValueId alone = b2(&s->b, OP_GREATER, all, zero, DT_DEFAULT);
-    alone = b_where(&s->b, alone, share_of(s, by, nominal), zero);
+    alone = b_where(&s->b, alone, samples_share_of(s, by, nominal), zero);
     ValueId some = b2(&s->b, OP_GREATER, share, zero, DT_DEFAULT);
     return b_where(&s->b, some, share, alone);
 }
@@ -216,7 +173,7 @@ static ValueId kept_share(Samples *s, ValueId num, ValueId by, ValueId share,
 static Pool quotient(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
     Pool num = pool(s, n.in[0]), den;
-    if (s->rows[n.in[1].i].has) return other;
+    if (s->rows[n.in[1].i].has) return pool_other();
     if (!s->rows[n.in[1].i].mixed) {
         if (counts_them(s, &num, n.in[1])) num.kind = POOL_MEAN;
         return again(s, id, 0, num);
@@ -226,14 +183,15 @@ static Pool quotient(Samples *s, NodeId id) {
     bool sums = (num.kind == POOL_SUM || num.kind == POOL_MEAN) &&
                 (den.kind == POOL_SUM || den.kind == POOL_MEAN);
     if (!sums || s->trained[n.in[1].i] || value_count(s->g, n.in[1]) != 1)
-        return other;
+        return pool_other();
     double nominal = den.kind == POOL_SUM ? den.nominal : 1;
     if (s->opt->equal_batches) {
         ValueId in[] = {num.value, by};
         ValueId mean = node_get(s->g, build_again(&s->b, id, in))->out[0];
-        return (Pool){.kind = POOL_MEAN, .value = times(s, mean, s->part)};
+        return (Pool){.kind = POOL_MEAN,
+                      .value = samples_times(s, mean, s->part)};
     }
-    ValueId share = share_of(s, den.value, nominal);
+    ValueId share = samples_share_of(s, den.value, nominal);
     if (kept) share = kept_share(s, num.value, by, share, nominal);
     ValueId zero = b_scalar(&s->b, DT_F32, 0);
     ValueId some = b2(&s->b, OP_GREATER, share, zero, DT_DEFAULT);
@@ -243,7 +201,7 @@ static Pool quotient(Samples *s, NodeId id) {
     ValueId nan =
         b_where(&s->b, some, b_scalar(&s->b, to, 0), b_scalar(&s->b, to, NAN));
     mean = b2(&s->b, OP_ADD, mean, nan, to);
-    return (Pool){POOL_LABELS, times(s, mean, s->stand_in), share, 0};
+    return (Pool){POOL_LABELS, samples_times(s, mean, s->stand_in), share, 0};
 }
 
 static bool same_share(const Samples *s, ValueId a, ValueId b) {
@@ -271,14 +229,15 @@ static Pool added(Samples *s, NodeId id) {
     Pool p[] = {pool(s, n.in[0]), pool(s, n.in[1])};
     for (int i = 0; i < 2; i++) {
         if (p[i].kind != POOL_NONE || !is_linear(p[1 - i].kind)) continue;
-        if (p[1 - i].kind == POOL_SUM) return other;
+        if (p[1 - i].kind == POOL_SUM) return pool_other();
         p[i].kind = p[1 - i].kind;
         p[i].share = p[1 - i].share;
-        p[i].value = times(s, p[i].value, p[i].share.i ? s->stand_in : s->part);
+        p[i].value =
+            samples_times(s, p[i].value, p[i].share.i ? s->stand_in : s->part);
     }
-    if (p[0].kind != p[1].kind || !is_linear(p[0].kind)) return other;
+    if (p[0].kind != p[1].kind || !is_linear(p[0].kind)) return pool_other();
     if (p[0].kind == POOL_LABELS && !same_share(s, p[0].share, p[1].share))
-        return other;
+        return pool_other();
     p[0].nominal = 0;
     if (same_value(p[0].value, n.in[0]) && same_value(p[1].value, n.in[1])) {
         p[0].value = n.out[0];
@@ -293,159 +252,7 @@ static Pool product(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
     Pool a = pool(s, n.in[0]), b = pool(s, n.in[1]);
     if (a.kind == POOL_NONE) return again(s, id, 1, b);
-    return b.kind == POOL_NONE ? again(s, id, 0, a) : other;
-}
-
-/* ---- losses of the library ----------------------------------------------- */
-
-/* The call with another target and attribute `a`, which replaces its own. */
-static ValueId call_with(Samples *s, const Node *n, ValueId target, Attr a) {
-    Attr attrs[MAX_OP_ATTRS + 1];
-    ValueId in[MAX_FN_OPERANDS];
-    int count = 0;
-    for (int i = 0; i < n->nattr; i++)
-        if (n->attrs[i].key != a.key) attrs[count++] = n->attrs[i];
-    attrs[count++] = a;
-    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
-    in[1] = target;
-    DType d[MAX_FN_OPERANDS];
-    for (int i = 0; i < n->nout; i++)
-        d[i] = i ? DT_DEFAULT : value_dtype(s->g, n->out[0]);
-    NodeId id = build_call(&s->b, n->fn, in, n->nin, attrs, count, n->nout, d);
-    return node_get(s->g, id)->out[0];
-}
-
-/* f32[]: the weight of the targets, relative to as many ones. */
-static ValueId class_share(Samples *s, const Node *n, ValueId target,
-                           Attr ignore, bool ignores) {
-    ValueId in[] = {n->in[0], target, n->nin > 2 ? n->in[2] : NO_VALUE}, each;
-    Attr attrs[2] = {0};
-    if (in[2].i) {
-        call_attr(s->g, n, "axis", &attrs[0]);
-        attrs[1] = ignore;
-        NodeId w = build_call(&s->b, fn_std("target_weights"), in, 3, attrs,
-                              ignores ? 2 : 1, 1, NULL);
-        each = node_get(s->g, w)->out[0];
-    } else {
-        ValueId gone =
-            graph_scalar_int(s->g, value_dtype(s->g, target), ignore.u.i);
-        ValueId is = b2(&s->b, OP_EQUAL, target, gone, DT_DEFAULT);
-        each = b_cast(&s->b, b1(&s->b, OP_NOT, is, DT_DEFAULT), DT_F32);
-    }
-    return share_of(s, sum_of_all(s, each), (double)value_count(s->g, target));
-}
-
-/* A loss over classes: targets of masked samples are ignored. */
-static Pool class_loss(Samples *s, const Node *n, bool sum) {
-    enum { IGNORED = -100 };
-    ValueId target = n->in[1], value = n->out[0];
-    DType d = value_dtype(s->g, target);
-    Attr ignore = attr_named_i("ignore_index", IGNORED), given;
-    bool ignores = call_attr(s->g, n, "ignore_index", &given);
-    bool weighs = ignores || n->nin > 2;
-    if (ignores) ignore = given;
-    if (d != DT_I32) target = b_cast(&s->b, target, d = DT_I64);
-    if (maskable(s, n->in[0]) && maskable(s, n->in[1])) {
-        ValueId m = mask_of(s, target, s->rows[n->in[1].i]);
-        ValueId zero = b_scalar(&s->b, DT_F32, 0);
-        m = b2(&s->b, OP_GREATER, m, zero, DT_DEFAULT);
-        ValueId gone = graph_scalar_int(s->g, d, ignore.u.i);
-        target = b_where(&s->b, m, target, gone);
-        value = call_with(s, n, target, ignore);
-    }
-    if (sum) return (Pool){.kind = POOL_SUM, .value = value};
-    if (!weighs || s->opt->equal_batches)
-        return (Pool){.kind = POOL_MEAN, .value = times(s, value, s->part)};
-    ValueId share = class_share(s, n, target, ignore, ignores || s->masks);
-    return (Pool){POOL_LABELS, times(s, value, s->stand_in), share, 0};
-}
-
-/* The loss of each element of the first operand; NO_VALUE: the loss is not a
-   mean or sum of per-element losses. */
-static ValueId loss_of_each(Samples *s, const Node *n) {
-    ValueId each = call_with(s, n, n->in[1],
-                             attr_s(attr_key("reduction", ATTR_STR), "none"));
-    const Type *e = value_type(s->g, each), *x = value_type(s->g, n->in[0]);
-    bool same = e->rank == x->rank;
-    for (int i = 0; same && i < e->rank; i++) same = e->dim[i] == x->dim[i];
-    return same ? each : NO_VALUE;
-}
-
-/* A mean or sum over all elements. */
-static Pool element_loss(Samples *s, const Node *n, ValueId each, bool sum) {
-    Pool p = {.kind = sum ? POOL_SUM : POOL_MEAN, .value = n->out[0]};
-    int rank = value_type(s->g, each)->rank;
-    int64_t axes[MAX_RANK];
-    p.nominal = (double)value_count(s->g, n->in[0]);
-    if (s->rows[n->in[1].i].mixed) s->fails = true;
-    if (!maskable(s, n->in[0])) return p;
-    for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
-    each =
-        b2(&s->b, OP_MUL, each, mask_of(s, each, s->rows[n->in[0].i]), DT_F32);
-    p.value = b_reduce(&s->b, sum ? OP_REDUCE_SUM : OP_REDUCE_MEAN, each, axes,
-                       rank, false, value_dtype(s->g, n->out[0]));
-    return p;
-}
-
-/* The part of a loss's function that defines the sums of evaluation. */
-static FnSamples samples_of(Samples *s, const Node *n) {
-    FnCall call = fn_call(n);
-    FnSamples x;
-    char msg[MSG_TEXT];
-    ASSERT(fn_run_samples(&s->b, &call, &x, msg) == OK);
-    return x;
-}
-
-/* True for numbers that depend on neither samples nor parameters. */
-static bool is_fixed(const Samples *s, ValueId v, int depth) {
-    const Node *n = value_maker(s->g, v);
-    if (!n) return value_get(s->g, v)->kind == VK_CONST;
-    if (n->op == OP_FULL || is_call(n, "sample_share") ||
-        is_call(n, "sample_ones"))
-        return true;
-    bool all = n->nin > 0 && depth > 0;
-    for (int k = 0; all && k < n->nin; k++)
-        all = is_fixed(s, n->in[k], depth - 1);
-    return all;
-}
-
-/* The mean divides by the number of elements of the first operand. */
-static bool is_mean_of_elements(Samples *s, const Node *n) {
-    ValueId den = samples_of(s, n).den;
-    const Node *share = value_maker(s->g, den);
-    return share && is_call(share, "sample_share") &&
-           same_value(share->in[0], n->in[0]);
-}
-
-/* Any loss with such a part; the user's own loss may have one. */
-static Pool own_loss(Samples *s, const Node *n) {
-    enum { DEPTH = 4 };
-    s->fails = true;
-    FnSamples x = samples_of(s, n);
-    if (!x.den.i || value_count(s->g, n->out[0]) != 1) return other;
-    if (is_fixed(s, x.den, DEPTH) || s->opt->equal_batches)
-        return (Pool){.kind = POOL_MEAN, .value = n->out[0]};
-    double nominal = (double)value_count(s->g, x.den);
-    ValueId share = share_of(s, sum_of_all(s, x.den), nominal);
-    return (Pool){POOL_LABELS, times(s, n->out[0], s->stand_in), share, 0};
-}
-
-static Pool call_loss(Samples *s, NodeId id) {
-    Node n = *node_get(s->g, id); /* building may move the pool */
-    const char *name = n.fn->info.text;
-    Attr reduction;
-    if (!n.fn->samples.given) return other;
-    if (fn_find(NULL, name, strlen(name)) != n.fn) return own_loss(s, &n);
-    call_attr(s->g, &n, "reduction", &reduction);
-    bool sum = !strcmp(reduction.u.s, "sum");
-    if (is_call(&n, "softmax_cross_entropy") || is_call(&n, "nll_loss"))
-        return class_loss(s, &n, sum);
-    ValueId each = loss_of_each(s, &n);
-    if (!sum && each.i && !is_mean_of_elements(s, &n)) each = NO_VALUE;
-    if (!each.i && sum) s->fails = true;
-    if (!each.i && sum) return (Pool){.kind = POOL_SUM, .value = n.out[0]};
-    if (!each.i) return own_loss(s, &n);
-    return element_loss(s, &n, each, sum);
+    return b.kind == POOL_NONE ? again(s, id, 0, a) : pool_other();
 }
 
 /* ---- the loss ------------------------------------------------------------ */
@@ -468,7 +275,7 @@ static const struct {
     {OP_SUB, added},
     {OP_MUL, product},
     {OP_DIV, quotient},
-    {OP_CALL, call_loss},
+    {OP_CALL, samples_call_loss},
 };
 
 static Pool pool(Samples *s, ValueId v) {
@@ -476,13 +283,13 @@ static Pool pool(Samples *s, ValueId v) {
     if (!r.has && !r.mixed) return (Pool){.kind = POOL_NONE, .value = v};
     if (r.has) return (Pool){.kind = POOL_EACH, .value = masked(s, v)};
     const Value *val = value_get(s->g, v);
-    if (val->kind != VK_RESULT) return other;
+    if (val->kind != VK_RESULT) return pool_other();
     NodeId id = val->def;
     const Node *n = node_get(s->g, id);
     s->b.loc = n->loc;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].op == n->op) return rules[i].rule(s, id);
-    return other;
+    return pool_other();
 }
 
 /* Per value: it depends on a parameter. */
@@ -540,7 +347,7 @@ static bool take_apart(Graph *g, PassCtx *cx, bool masks, Reals *nominals,
                                type_make(DT_I32, 1, &s.batch), NULL);
         ValueId in = b2(&s.b, OP_LESS, at, n, DT_DEFAULT);
         s.valid = b_cast(&s.b, in, DT_F32);
-        s.part = share_of(&s, n, (double)s.batch);
+        s.part = samples_share_of(&s, n, (double)s.batch);
     }
     Pool p = pool(&s, loss);
     *kind = p.kind;
@@ -602,81 +409,4 @@ Status pass_samples(Module *m, PassCtx *cx) {
     }
     m->masks = n > 0 && masked_ones == n;
     return OK;
-}
-
-/* ---- what pass optimizer does with it ------------------------------------ */
-
-static void put_samples(Graph *g, ValueId old, ValueId with) {
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(g, i);
-        for (int k = 0; k < n->nin; k++)
-            if (same_value(n->in[k], old)) n->in[k] = with;
-    }
-    for (int i = 0; graph_root(g, i); i++)
-        if (same_value(*graph_root(g, i), old)) *graph_root(g, i) = with;
-}
-
-static void put_own(Graph *g, OwnVar var, ValueId with) {
-    int v = module_find_own_var(g->module, var, g->objective);
-    ValueId old = v >= 0 ? graph_find_var(g, v) : NO_VALUE;
-    if (old.i) put_samples(g, old, with);
-}
-
-static ValueId take_own(Graph *g, OwnOutput o) {
-    return graph_take_output(g, own_output(o, g->objective));
-}
-
-bool samples_sum(const Graph *g) {
-    double share;
-    ValueId v = graph_output(g, own_output(OUT_SHARE, g->objective));
-    return v.i && value_is_splat(g, v, &share) && share == 0;
-}
-
-/* True if v is computed from inputs. */
-static bool reads_inputs(const Graph *g, ValueId v) {
-    const Value *val = value_get(g, v);
-    if (val->kind != VK_RESULT) return val->kind == VK_INPUT;
-    const Node *n = node_get(g, val->def);
-    for (int i = 0; i < n->nin; i++)
-        if (n->in[i].i && reads_inputs(g, n->in[i])) return true;
-    return false;
-}
-
-ValueId samples_weigh(Graph *g) {
-    ValueId share = take_own(g, OUT_SHARE);
-    take_own(g, OUT_ROWS);
-    if (!share.i || value_get(g, share)->kind == VK_CONST)
-        share = graph_scalar(g, DT_F32, 1);
-    put_own(g, OWN_SHARES, share);
-    return share;
-}
-
-/* Ones of that type: a constant, with which simplify folds what reads them,
-   unless they are more elements than it folds. Then a node makes them, the
-   first of the graph: time and memory of the compiler do not grow with them. */
-static ValueId ones(Graph *g, TypeId type) {
-    if (type_count(type_get(type)) <= FOLD_LIMIT) {
-        Tensor *t = tensor_new(g->arena, type);
-        tensor_set(t, 0, 1);
-        tensor_repeat(t);
-        return graph_const(g, "ampc.rows", t);
-    }
-    Builder b = {.g = g};
-    ValueId made = b_full(&b, type, 1);
-    NodeId *order = g->order.data, last = order[g->order.len - 1];
-    memmove(order + 1, order, (size_t)(g->order.len - 1) * sizeof *order);
-    order[0] = last;
-    return made;
-}
-
-bool samples_all(Graph *g) {
-    ValueId rows = take_own(g, OUT_ROWS), share = take_own(g, OUT_SHARE);
-    bool labels = share.i && reads_inputs(g, share);
-    put_own(g, OWN_SHARES, graph_scalar(g, DT_F32, 1));
-    if (!rows.i) return labels;
-    put_samples(g, rows, ones(g, value_get(g, rows)->type));
-    /* the divisor for an incomplete batch */
-    int64_t batch = value_type(g, rows)->dim[0];
-    put_own(g, OWN_VALID, graph_scalar_int(g, DT_I32, batch));
-    return labels;
 }

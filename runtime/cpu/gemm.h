@@ -4,7 +4,7 @@
 #ifndef AMPC_CPU_GEMM_H
 #define AMPC_CPU_GEMM_H
 
-#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/simd.h"
 
 /* Computes B of a product: packs rows k0 .. k0 + k - 1 (elements) of columns n0
    .. n0 + n - 1 into panels of `kind`, from row `to` of k_all on;

@@ -11,32 +11,14 @@
    need. With slices of k the panels go to `partial` first and a last round adds
    them in order.
 
-   With few rows nothing is packed: B is read once, in place.
+   With few rows nothing is packed (gemm_few_isa.c).
 
    Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); amx.h
    describes what AMX tiles need. */
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
-#include "runtime/cpu/block.h"
-#include "runtime/cpu/gemm.h"
+#include "runtime/cpu/gemm_run.h"
 #include "runtime/cpu/routines.h"
-
-#define UNROLL _Pragma("GCC unroll 8")
-
-typedef struct GemmRun {
-    const LibGemm *g;
-    int kind; /* kind of tiles; for kinds 1 and 2, k counts pairs of bf16 */
-    const void *a, *b;
-    const GemmMade *made; /* computes B instead of reading b; else NULL */
-    void *c;
-    const CpuEpilogue *ep;
-    GemmBlocks p;
-    int direct; /* C is fp32, and there is no other operation on it */
-    int far;    /* direct, and C is larger than a second-level cache */
-    float *partial;
-    float *packed_a, *packed_b; /* the whole operands, if prepacked */
-    char *workers;
-} GemmRun;
 
 /* One block of C while it is computed. */
 typedef struct GemmItem {
@@ -62,15 +44,6 @@ typedef struct GemmPanel {
     const float *b;
 } GemmPanel;
 
-static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
-    int64_t off = 0;
-    for (int64_t i = g->nbatch_dim - 1; i >= 0; i--) {
-        off += b % g->batch_dim[i] * stride[i];
-        b /= g->batch_dim[i];
-    }
-    return off;
-}
-
 #if HAS_DOT
 /* bf16 results of products by the machine's own bf16 instruction are rounded
    by its conversion, too: fp32 subnormals become zero, as in the sums. */
@@ -92,9 +65,9 @@ static void gemm_round_rows(uint16_t *to, int64_t next, const float *acc,
 }
 #endif
 
-static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
-                       int64_t batch, int64_t row, int64_t col, int64_t rows,
-                       int64_t cols) {
+void ISA(gemm_store)(const GemmRun *r, const float *acc, int64_t ld,
+                     int64_t batch, int64_t row, int64_t col, int64_t rows,
+                     int64_t cols) {
     if (r->ep && r->ep->fn) {
         r->ep->fn(r->ep->buf, acc, ld, batch, row, col, rows, cols);
         return;
@@ -112,7 +85,8 @@ static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
 static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
                         int64_t ld, int64_t col, int64_t cols) {
     if (r->p.nsplit == 1) {
-        gemm_store(r, acc, ld, it->batch, it->m0, it->n0 + col, it->m, cols);
+        ISA(gemm_store)
+        (r, acc, ld, it->batch, it->m0, it->n0 + col, it->m, cols);
         return;
     }
     float *to =
@@ -293,15 +267,6 @@ static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
         p->prepack ? r->packed_b + it->n0 * r->p.k : (float *)(void *)(own + a);
 }
 
-static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
-    const LibGemm *g = r->g;
-    int64_t off = gemm_offset(g, b ? g->b_bs : g->a_bs, batch);
-    int dtype = (int)(b ? g->b_dtype : g->a_dtype);
-    PackSrc s = {r->made && b ? NULL : at(b ? r->b : r->a, dtype, off), dtype,
-                 b ? g->b_rs : g->a_rs, b ? g->b_cs : g->a_cs};
-    return s;
-}
-
 static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
@@ -394,177 +359,9 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
                 for (int64_t s = 1; s < r->p.nsplit; s++)
                     for (int64_t x = 0; x < cols; x++) to[x] += p[s * all + x];
             }
-            gemm_store(r, acc, GEMM_SUM_COLS, batch, row, col, rows, cols);
+            ISA(gemm_store)(r, acc, GEMM_SUM_COLS, batch, row, col, rows, cols);
         }
     }
-}
-
-/* ---- few rows ------------------------------------------------------------ */
-
-/* B is read once, in place, and widened to fp32. An item is some columns of
-   one matrix. */
-enum {
-    FEW_FLOATS = 384 * BLOCK_FEW, /* columns of an item are multiples of this
-                                     `acc` holds them */
-    FEW_UNIT = 64,                /* multiply-adds that are worth a hand-over */
-    FEW_SUMS = 8,       /* vectors of sums, or rows of B, at a time          */
-    FEW_GRAIN = 1 << 16 /* multiply-adds worth a hand-over                   */
-};
-
-typedef struct FewRun {
-    GemmRun r;
-    int64_t cols, nblocks;
-} FewRun;
-
-/* Loads elements i .. of a row or column in which n elements are left; 2 VL
-   elements if they are pairs. */
-INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
-#if HAS_DOT
-    if (pairs) {
-        const void *q = at(p, dtype, i);
-        return n < 2 * VL ? (vf)_mm512_maskz_loadu_epi16((1u << n) - 1, q)
-                          : vload(q);
-    }
-#endif
-    (void)pairs;
-    return n < VL ? vload_n(p, dtype, i, n) : vload_as(p, dtype, i);
-}
-
-INLINE vf few_fma(vf x, vf y, vf sum, int pairs) {
-#if HAS_DOT
-    if (pairs)
-        return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
-#endif
-    (void)pairs;
-    return vfma(x, y, sum);
-}
-
-/* Rows of A times columns of B, both contiguous, summed by lanes. */
-INLINE void few_dots(const LibGemm *g, const void *a, const void *b, int dtype,
-                     int pairs, float *acc, int64_t ld, int rows, int cols) {
-    vf sum[FEW_SUMS] = {{0}}, x[4];
-    for (int64_t k = 0; k < g->k; k += pairs ? 2 * VL : VL) {
-        int64_t n = g->k - k;
-        UNROLL for (int i = 0; i < rows; i++) x[i] =
-            few_load(a, dtype, pairs, i * g->a_rs + k, n);
-        UNROLL for (int j = 0; j < cols; j++) {
-            vf y = few_load(b, dtype, pairs, j * g->b_cs + k, n);
-            UNROLL for (int i = 0; i < rows; i++) sum[i * cols + j] =
-                few_fma(x[i], y, sum[i * cols + j], pairs);
-        }
-    }
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < cols; j++)
-        acc[i * ld + j] = vsum(sum[i * cols + j]);
-}
-
-INLINE void few_along_k(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
-                        int pairs, float *acc, int64_t ld, int64_t n) {
-    for (int64_t j = 0; j < n;) {
-        int wide = n - j >= FEW_SUMS ? FEW_SUMS : 1;
-        for (int64_t i = 0; i < g->m;) {
-            const void *x = at(a.p, dtype, i * g->a_rs);
-            float *to = acc + i * ld + j;
-            int rows = g->m - i >= 4 ? 4 : g->m - i >= 2 ? 2 : 1;
-            for (int c = 0; c<wide; c += wide> 1 ? FEW_SUMS / rows : 1) {
-                const void *y = at(b.p, dtype, (j + c) * g->b_cs);
-                if (rows == 4 && wide > 1)
-                    few_dots(g, x, y, dtype, pairs, to + c, ld, 4, 2);
-                else if (rows == 4)
-                    few_dots(g, x, y, dtype, pairs, to + c, ld, 4, 1);
-                else if (rows == 2 && wide > 1)
-                    few_dots(g, x, y, dtype, pairs, to + c, ld, 2, 4);
-                else if (rows == 2)
-                    few_dots(g, x, y, dtype, pairs, to + c, ld, 2, 1);
-                else if (wide > 1)
-                    few_dots(g, x, y, dtype, pairs, to + c, ld, 1, 8);
-                else
-                    few_dots(g, x, y, dtype, pairs, to + c, ld, 1, 1);
-            }
-            i += rows;
-        }
-        j += wide;
-    }
-}
-
-/* Multiplies some contiguous rows of B by the elements of A. */
-INLINE void few_rows_of_b(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
-                          float *acc, int64_t ld, int64_t n, int64_t k,
-                          int depth) {
-    float x[BLOCK_FEW][FEW_SUMS];
-    for (int64_t i = 0; i < g->m; i++)
-        for (int t = 0; t < depth; t++)
-            x[i][t] = load1(a.p, dtype, i * g->a_rs + k + t);
-    for (int64_t j = 0; j < n; j += VL) {
-        vf y[FEW_SUMS];
-        UNROLL for (int t = 0; t < depth; t++) y[t] =
-            n - j < VL ? vload_n(b.p, dtype, (k + t) * g->b_rs + j, n - j)
-                       : vload_as(b.p, dtype, (k + t) * g->b_rs + j);
-        for (int64_t i = 0; i < g->m; i++) {
-            vf sum = vload(acc + i * ld + j);
-            UNROLL for (int t = 0; t < depth; t++) sum =
-                vfma(vset(x[i][t]), y[t], sum);
-            vstore(acc + i * ld + j, sum);
-        }
-    }
-}
-
-/* Uses the slices of k that panels would have; `slice` is room for the sums
-   of one more slice. */
-INLINE void few_along_n(const GemmRun *r, PackSrc a, PackSrc b, int dtype,
-                        float *acc, int64_t ld, int64_t n) {
-    const LibGemm *g = r->g;
-    int64_t size = g->m * ld, each = r->p.nsplit > 1 ? r->p.ksplit : g->k;
-    float *slice = acc;
-    memset(acc, 0, (size_t)size * sizeof *acc);
-    for (int64_t k = 0; k < g->k; slice = acc + size) {
-        int64_t end = min64(k + each, g->k);
-        if (slice != acc) memset(slice, 0, (size_t)size * sizeof *slice);
-        for (; k + FEW_SUMS <= end; k += FEW_SUMS)
-            few_rows_of_b(g, a, b, dtype, slice, ld, n, k, FEW_SUMS);
-        for (; k < end; k++) few_rows_of_b(g, a, b, dtype, slice, ld, n, k, 1);
-        for (int64_t i = 0; slice != acc && i < size; i++) acc[i] += slice[i];
-    }
-}
-
-INLINE void few_product(const GemmRun *r, PackSrc a, PackSrc b, int dtype,
-                        float *acc, int64_t ld, int64_t n) {
-    if (r->g->b_rs != 1)
-        few_along_n(r, a, b, dtype, acc, ld, n);
-    else if (HAS_DOT && dtype == AMPC_BF16 && r->kind == TILE_PAIRS)
-        few_along_k(r->g, a, b, dtype, 1, acc, ld, n);
-    else
-        few_along_k(r->g, a, b, dtype, 0, acc, ld, n);
-}
-
-static void few_work(void *ctx, int64_t lo, int64_t hi, int worker) {
-    const FewRun *f = ctx;
-    const GemmRun *r = &f->r;
-    const LibGemm *g = r->g;
-    float *acc = (float *)(void *)(r->workers + (size_t)worker * r->p.acc);
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t batch = i / f->nblocks, n0 = i % f->nblocks * f->cols;
-        int64_t n = min64(f->cols, g->n - n0), ld = round_up(n, VL);
-        PackSrc a = gemm_source(r, 0, batch), b = gemm_source(r, 1, batch);
-        b.p = at(b.p, b.dtype, n0 * g->b_cs);
-        switch (b.dtype) {
-        case AMPC_F32: few_product(r, a, b, AMPC_F32, acc, ld, n); break;
-        case AMPC_BF16: few_product(r, a, b, AMPC_BF16, acc, ld, n); break;
-        default: few_product(r, a, b, AMPC_F16, acc, ld, n); break;
-        }
-        gemm_store(r, acc, ld, batch, 0, n0, g->m, n);
-    }
-}
-
-static void few_run(AmpcPool *pool, const GemmRun *r) {
-    const LibGemm *g = r->g;
-    int64_t rows = r->p.nsplit > 1 ? 2 * g->m : g->m;
-    int64_t room = FEW_FLOATS / rows / FEW_UNIT * FEW_UNIT;
-    int64_t share = ceil_div(g->n, 2 * pool_threads(pool));
-    FewRun f = {.r = *r, .cols = min64(room, round_up(share, FEW_UNIT))};
-    f.nblocks = ceil_div(g->n, f.cols);
-    int64_t work = g->m * min64(g->n, f.cols) * (g->k + 16);
-    pool_run(pool, r->p.batch * f.nblocks, ceil_div(FEW_GRAIN, work + 1),
-             few_work, &f);
 }
 
 /* ---- f64 ----------------------------------------------------------------- */
@@ -616,7 +413,7 @@ static void gemm_run(AmpcPool *pool, GemmRun *r, GemmB b, void *scratch,
     r->workers = (char *)scratch + r->p.partial;
     if (b == GEMM_B_READ && r->p.batch > 0 && g->n > 0 &&
         block_gemm_is_few(g)) {
-        few_run(pool, r);
+        ISA(gemm_few)(pool, r);
         return;
     }
     if (r->p.prepack || r->p.a_whole) {

@@ -9,12 +9,11 @@
    that is the whole input (global pooling) is a sum over contiguous memory.
 
    Only loops that load or store in their inner loop are instantiated for each
-   dtype: global windows and windows of 2 x 2. */
+   dtype: global windows and windows of 2 x 2 (pooling_2x2_isa.c). */
 #include <math.h>
-#include <string.h>
 
+#include "runtime/cpu/pooling_lanes.h"
 #include "runtime/cpu/routines.h"
-#include "runtime/cpu/pooling.h"
 
 enum {
     POOL_ROW = 128,   /* outputs at a time                              */
@@ -57,25 +56,6 @@ static void pool_call(PoolCall *c) {
         c->count[i] = (float)pool_count(p, 2, i);
 }
 
-/* The even and the odd elements of two vectors, and the reverse. */
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#if SIMD_LANES == 16
-#define EVEN   0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define ODD    1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
-#define ZIP_LO 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define ZIP_HI 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif SIMD_LANES == 8
-#define EVEN   0, 2, 4, 6, 8, 10, 12, 14
-#define ODD    1, 3, 5, 7, 9, 11, 13, 15
-#define ZIP_LO 0, 8, 1, 9, 2, 10, 3, 11
-#define ZIP_HI 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define EVEN   0, 2, 4, 6
-#define ODD    1, 3, 5, 7
-#define ZIP_LO 0, 4, 1, 5
-#define ZIP_HI 2, 6, 3, 7
-#endif
-
 /* Lane i = line[i * step] for i < n. */
 INLINE vf pool_read(const float *line, int64_t step, int64_t n) {
     if (step == 1) return vload(line);
@@ -96,53 +76,6 @@ INLINE void pool_add(float *line, int64_t step, int64_t n, vf v) {
     } else {
         for (int64_t i = 0; i < min64(n, VL); i++) line[i * step] += v[i];
     }
-}
-
-INLINE vf pool_load_n(const void *p, int dtype, int64_t i, int64_t n) {
-    if (n <= 0) return vset(0.0f);
-    return n >= VL ? vload_as(p, dtype, i) : vload_n(p, dtype, i, n);
-}
-
-INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
-    if (n >= VL)
-        vstore_as(p, dtype, i, v);
-    else if (n > 0)
-        vstore_n(p, dtype, i, v, n);
-}
-
-INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
-
-typedef int8_t PoolBytes __attribute__((vector_size(VL)));
-typedef int16_t PoolShorts __attribute__((vector_size(VL * 2)));
-
-INLINE void pool_put_bytes(int8_t *p, vi v, int64_t n) {
-    PoolBytes b = __builtin_convertvector(
-        __builtin_convertvector(v, PoolShorts), PoolBytes);
-    if (n >= VL) {
-        memcpy(p, &b, VL);
-        return;
-    }
-    uint64_t part[2] = {0}; /* masked stores of bytes take longer */
-    memcpy(part, &b, VL);
-    if (n & 8) {
-        memcpy(p, part, 8);
-        part[0] = part[1];
-        p += 8;
-    }
-    for (int64_t k = 0; k < (n & 7); k++, part[0] >>= 8) p[k] = (int8_t)part[0];
-}
-
-INLINE vi pool_taps(const PoolRun *r, int64_t i, int64_t n) {
-    if (r->p->idx_dtype != AMPC_I8)
-        return (vi)pool_load_n(r->idx, AMPC_F32, i, n);
-    return vload_i8((const int8_t *)r->idx + i, n);
-}
-
-INLINE void pool_put_taps(const PoolRun *r, int64_t i, vi tap, int64_t n) {
-    if (r->p->idx_dtype != AMPC_I8)
-        pool_store_n(r->idx_out, AMPC_F32, i, (vf)tap, n);
-    else
-        pool_put_bytes((int8_t *)r->idx_out + i, tap, n);
 }
 
 INLINE void pool_widen(float *to, const PoolRun *r, int64_t i, int64_t n) {
@@ -442,7 +375,7 @@ INLINE void pool_global_grad(const PoolRun *r, int dtype, int64_t plane,
     if (i < in) vstore_n(r->dst, dtype, to + i, g, in - i);
 }
 
-/* ---- 2 x 2, stride 2, no padding ----------------------------------------- */
+/* ---- planes -------------------------------------------------------------- */
 
 static int pool_is_2x2(const LibPool *p) {
     return p->kernel[0] == 1 && p->out[0] == 1 && p->in[0] == 1 &&
@@ -452,156 +385,18 @@ static int pool_is_2x2(const LibPool *p) {
            2 * p->out[1] <= p->in[1] && 2 * p->out[2] <= p->in[2];
 }
 
-/* Elements from + 2i and from + 2i + 1, i < n. */
-INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
-                       vf *even, vf *odd) {
-    if (dtype == AMPC_BF16 && n >= VL) {
-        vu both = (vu)vload(at(x, dtype, from));
-        *even = (vf)(both << 16);
-        *odd = (vf)(both & 0xffff0000u);
-        return;
-    }
-    vf a = pool_load_n(x, dtype, from, 2 * n);
-    vf b = pool_load_n(x, dtype, from + VL, 2 * n - VL);
-    *even = SHUFFLE(a, b, EVEN);
-    *odd = SHUFFLE(a, b, ODD);
-}
-
-/* Elements to + 2i = even[i], to + 2i + 1 = odd[i], i < n. */
-INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
-                             vf odd) {
-    if (dtype == AMPC_BF16 && n >= VL) {
-        vu both = vround_bf16(even) >> 16 | (vround_bf16(odd) & 0xffff0000u);
-        vstore(at_mut(x, dtype, to), (vf)both);
-        return;
-    }
-    pool_store_n(x, dtype, to, SHUFFLE(even, odd, ZIP_LO), 2 * n);
-    pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
-}
-
-/* n maxima, without indices, of the inputs from `from` on and of those in
-   the row below. Rows are compared first, which halves the shuffles. */
-INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
-                     int64_t n) {
-    int64_t next = from + width;
-    vf a, b, c, d;
-    if (dtype == AMPC_BF16 && n >= VL) {
-        pool_pairs(x, dtype, from, n, &a, &b);
-        pool_pairs(x, dtype, next, n, &c, &d);
-        return vgreater(vgreater(a, c), vgreater(b, d));
-    }
-    a = vgreater(pool_load_n(x, dtype, from, 2 * n),
-                 pool_load_n(x, dtype, next, 2 * n));
-    b = vgreater(pool_load_n(x, dtype, from + VL, 2 * n - VL),
-                 pool_load_n(x, dtype, next + VL, 2 * n - VL));
-    return vgreater(SHUFFLE(a, b, EVEN), SHUFFLE(a, b, ODD));
-}
-
-/* n outputs from `to` on, from the inputs from `from` on and the next row. */
-INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
-                           int64_t to, int64_t n) {
-    vf a, b, c, d;
-    pool_pairs(r->src, dtype, from, n, &a, &b);
-    pool_pairs(r->src, dtype, from + r->p->in[2], n, &c, &d);
-    if (!max) {
-        pool_store_n(r->dst, dtype, to, (a + b + c + d) / 4.0f, n);
-        return;
-    }
-    vi w = {0};
-    vtake(b, pool_iset(1), &a, &w);
-    vtake(c, pool_iset(2), &a, &w);
-    vtake(d, pool_iset(3), &a, &w);
-    pool_store_n(r->dst, dtype, to, a, n);
-    pool_put_taps(r, to, w, n);
-}
-
-/* The inputs from `to` on and in the next row, from n outputs from `from` on.
- */
-INLINE void pool_backward_n(const PoolRun *r, int dtype, int64_t to,
-                            int64_t from, int64_t n) {
-    vf g = pool_load_n(r->src, dtype, from, n);
-    vi w = {0};
-    if (r->idx) w = pool_taps(r, from, n);
-    for (int64_t row = 0; row < 2; row++, to += r->p->in[2]) {
-        vf a = g / 4.0f, b = a;
-        if (r->idx) {
-            a = (vf)((w == pool_iset(2 * row)) & (vi)g);
-            b = (vf)((w == pool_iset(2 * row + 1)) & (vi)g);
-        }
-        pool_store_pairs(r->dst, dtype, to, n, a, b);
-    }
-}
-
-/* Stores whole vectors of outputs: the last vector of a row overlaps the
-   previous one. A row shorter than a vector spills into the following rows,
-   which are written later; this is done only while the plane has enough rows
-   left. max -1: the gradient. */
-INLINE void pool_plane_2x2(const PoolRun *r, int dtype, int max,
-                           int64_t plane) {
-    const LibPool *p = r->p;
-    int64_t width = p->in[2], out = p->out[2];
-    for (int64_t y = 0; y < p->out[1]; y++) {
-        int64_t at_in = (plane * p->in[1] + 2 * y) * width;
-        int64_t at_out = (plane * p->out[1] + y) * out, i = 0;
-        int whole = out >= VL || (p->out[1] - y) * out >= VL;
-        for (; whole && i < out; i += VL) {
-            int64_t j = max64(min64(i, out - VL), 0);
-            if (max < 0)
-                pool_backward_n(r, dtype, at_in + 2 * j, at_out + j, VL);
-            else
-                pool_forward_n(r, dtype, max, at_in + 2 * j, at_out + j, VL);
-        }
-        if (i > 0) continue;
-        if (max < 0)
-            pool_backward_n(r, dtype, at_in, at_out, out);
-        else
-            pool_forward_n(r, dtype, max, at_in, at_out, out);
-    }
-}
-
-/* 2 x 2 maxima without indices. */
-INLINE void pool_max_2x2(const PoolRun *r, int dtype, int64_t plane) {
-    const void *x = r->src;
-    void *y = r->dst;
-    int64_t width = r->p->in[2], out = r->p->out[2], rows = r->p->out[1];
-    int64_t from = plane * r->p->in[1] * width, to = plane * rows * out;
-    for (; rows > 0; rows--, from += 2 * width, to += out) {
-        if (rows * out < VL) {
-            pool_store_n(y, dtype, to, pool_max_n(x, dtype, from, width, out),
-                         out);
-            continue;
-        }
-        for (int64_t i = 0; i < out; i += VL) {
-            int64_t j = max64(min64(i, out - VL), 0);
-            pool_store_n(y, dtype, to + j,
-                         pool_max_n(x, dtype, from + 2 * j, width, VL), VL);
-        }
-    }
-}
-
-INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
-    const LibPool *p = r->p;
-    int64_t width = p->in[2], done = 2 * p->out[2];
-    pool_plane_2x2(r, dtype, -1, plane);
-    for (int64_t y = 0; y < p->in[1]; y++) /* inputs that no window reads */
-        for (int64_t x = y < 2 * p->out[1] ? done : 0; x < width; x++)
-            store1(r->dst, dtype, (plane * p->in[1] + y) * width + x, 0.0f);
-}
-
-/* ---- planes -------------------------------------------------------------- */
-
 INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
                                 int64_t lo, int64_t hi) {
     const LibPool *p = c->r.p;
     int64_t in = p->in[0] * p->in[1] * p->in[2];
-    int global = !max && pool_global(p), is_2x2 = pool_is_2x2(p);
+    int global = !max && pool_global(p);
+    if (!global && pool_is_2x2(p)) {
+        ISA(pool_2x2)(&c->r, max, lo, hi);
+        return;
+    }
     for (int64_t i = lo; i < hi; i++) {
         if (global)
             pool_global_avg(&c->r, dtype, i, in);
-        else if (is_2x2 && max && !c->r.idx_out)
-            pool_max_2x2(&c->r, dtype, i);
-        else if (is_2x2)
-            pool_plane_2x2(&c->r, dtype, max, i);
         else
             pool_forward(c, max, i);
     }
@@ -611,13 +406,14 @@ INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
                                  int64_t hi) {
     const LibPool *p = c->r.p;
     int64_t in = p->in[0] * p->in[1] * p->in[2];
-    int global = !c->r.idx && pool_global(p), is_2x2 = pool_is_2x2(p);
-    int fits = pool_fits(p);
+    int global = !c->r.idx && pool_global(p), fits = pool_fits(p);
+    if (!global && pool_is_2x2(p)) {
+        ISA(pool_2x2_grad)(&c->r, lo, hi);
+        return;
+    }
     for (int64_t i = lo; i < hi; i++) {
         if (global)
             pool_global_grad(&c->r, dtype, i, in);
-        else if (is_2x2)
-            pool_backward_2x2(&c->r, dtype, i);
         else if (!fits)
             pool_backward_wide(&c->r, i);
         else

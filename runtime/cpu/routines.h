@@ -4,9 +4,9 @@
    Built once per level (see simd.h for the flags):
      tile_isa.c     register tiles             image_isa.c  padded images
      pack_isa.c     packing of operands        conv_isa.c   conv, its dX
-     gemm_isa.c     matrix product             wgrad_isa.c  its dW
+     gemm_*.c       matrix product             wgrad_isa.c  its dW
      amx_isa.c      tiles, at level v4         chlast_*.c   both, staged
-     pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
+     pooling_*.c    pooling                    index_isa.c  scatter, argmax,
                                               copy
      attend_isa.c  attention                  sort_isa.c   argsort
      quantized_isa.c  weights of few bits
