@@ -81,6 +81,9 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
     "-std=gnu17 -O2 -ffp-contract=off -fno-math-errno -fno-trapping-math "     \
     "-fno-strict-aliasing"
 
+/* For --quick: gcc's -Og without the optimisations that kmath.h selects. */
+#define KERNEL_QUICK " -Og -DKM_QUICK"
+
 /* print_c.c: C source of the kernels of a set; `prefix` starts every function
    name (prefix + "k12", prefix + "e3").  Kernels of one element, which have no
    vectors, are printed only if `scalars`: one ISA level's kernels serve all
@@ -98,8 +101,7 @@ typedef struct EmitSection {
 } EmitSection;
 
 typedef struct EmitInput {
-    const char *path; /* out.so */
-    bool brief; /* it runs a few times only: compiled with -O1, the same bits */
+    const char *path;       /* out.so */
     const char *model_path; /* the user's file; data: what section "model",
                                or "model.amp", keeps of it */
     const char *model_data;

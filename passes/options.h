@@ -303,6 +303,7 @@ typedef struct Options {
     Str symbol;              /* "ampc_module" */
     int64_t seed;
     /* testing aids, not in --help's main list */
+    bool quick;       /* CPU kernels are compiled with few optimisations */
     bool no_fuse;     /* every node its own group */
     uint64_t shuffle; /* nonzero: shuffle independent nodes by this seed */
 } Options;

@@ -184,7 +184,7 @@ static Status compile_all(EmitSo *e) {
         j->object = arena_printf(e->a, "%skernels.o", l->prefix);
         j->words = arena_printf(
             e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s %s -o %s",
-            e->in->brief ? " -O1" : "", l->flags, j->source, j->object);
+            e->opt->quick ? KERNEL_QUICK : "", l->flags, j->source, j->object);
         j->log = arena_printf(e->a, "%slog", l->prefix);
         objects = arena_printf(e->a, "%s %s", objects, j->object);
     }

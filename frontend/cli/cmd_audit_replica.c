@@ -78,12 +78,11 @@ static Status compile_at(Session *s, Module *m, const char *first,
     o.guard = s->opt.guard;
     o.cache = s->opt.cache;
     o.no_fuse = r->unfused;
+    o.quick = true;
     only_this_cpu(&o);
     options_json(&o, &info);
-    EmitInput in = {.path = r->opt.module,
-                    .model_path = m->file,
-                    .options = info.data,
-                    .brief = true};
+    EmitInput in = {
+        .path = r->opt.module, .model_path = m->file, .options = info.data};
     Status st = run_between(m, &s->diag, &o, first, "memplan");
     if (st == OK) st = emit_so(m, &o, &s->diag, &in);
     sb_free(&info);

@@ -44,7 +44,8 @@ typedef unsigned long long uint64_t;
 
 #define KM_INLINE static inline __attribute__((always_inline, unused, const))
 
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus) &&       \
+    !defined(KM_QUICK)
 /* Optimisations that gcc -O2 does not include; clang -O2 does. Generated
    kernels run as fast without the rest of -O2 and compile in three quarters
    of the time. thread-jumps is off so that a select whose result decides

@@ -260,7 +260,7 @@ static void dump(const Options *o, StrBuf *sb) {
     INT(targets.len), INT(sidecar_weights), INT(top_k), INT(time_passes);
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
     TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
-    TEXT(symbol), INT(seed), INT(no_fuse), INT(shuffle);
+    TEXT(symbol), INT(seed), INT(quick), INT(no_fuse), INT(shuffle);
     J_INT(transforms.len);
     for (int i = 0; i < j->transforms.len; i++) {
         const TransformSpec *t = &j->transforms.data[i];
@@ -566,6 +566,7 @@ static const struct {
     {"--symbol", "f", "symbol=f"},
     {"--seed", "3", "seed=3"},
     {"--top-k", "3", "top_k=3"},
+    {"--quick", NULL, "quick=1"},
     {"--no-fuse", NULL, "no_fuse=1"},
     {"--shuffle", "3", "shuffle=3"},
     {"--objective",

@@ -108,7 +108,8 @@ def node(target, *args, name="node", value=None, users=()):
 
 
 def program(nodes, buffers=None):
-    return Thing(graph=Thing(nodes=nodes),
+    graph = Thing(nodes=nodes)
+    return Thing(graph=graph, graph_module=Thing(graph=graph),
                  graph_signature=Thing(inputs_to_buffers=buffers or {}))
 
 

@@ -87,8 +87,9 @@ Compiled compile_file_cuda(const char *model, const char *options,
     char all[1024];
     Compiled c = new_module();
     require_nvrtc();
-    snprintf(all, sizeof all, "%s --target cpu:x86-64-v2,%s --emit-cuda '%s'",
-             options, archs ? archs : "cuda", c.cuda_dir);
+    snprintf(all, sizeof all,
+             "%s --quick --target cpu:x86-64-v2,%s --emit-cuda '%s'", options,
+             archs ? archs : "cuda", c.cuda_dir);
     compile(&c, "", model, all);
     return c;
 }

@@ -235,7 +235,7 @@ static void check_cpu(uint64_t seed, const char *dtype, bool low) {
            b.instances, 100 * share);
     CHECK(b.instances > 100);
     CHECK(share > 0.5);
-    ops_on_cpu(ops_text(&b), "--target cpu:x86-64-v3 --no-fuse", &d);
+    ops_on_cpu(ops_text(&b), "--quick --target cpu:x86-64-v3 --no-fuse", &d);
     compare(&b, &w, &d, low, "unfused");
     arena_free(b.a);
 }
