@@ -6,8 +6,9 @@ usage: kinks.py record NAME FOLDER   (maintainers) NAME: torch211 or torch215 in
        kinks.py table FOLDER CSV     puts FOLDER/*.json into one table
 
 `record` writes FOLDER/NAME.onnx, a sum of all functions that the exporter takes,
-each of an input of its own, FOLDER/NAME-torchscript.onnx for torch211, and the
-gradients by the framework's own backward, FOLDER/NAME.json.
+each of an input of its own, FOLDER/NAME-torchscript.onnx for torch211,
+FOLDER/NAME-own.onnx of those that only ampc.torch.export takes, and the gradients
+by the framework's own backward, FOLDER/NAME.json.
 """
 import contextlib
 import csv
@@ -430,12 +431,15 @@ def record_torch(name, folder):
 
     def export(names, path, dynamo):
         args = tuple(T(rows[n][0]) for n in names)
+        if dynamo is None:
+            import ampc.torch
+            return ampc.torch.export(Sum(names).train(), args, path, dynamic_shapes={})
         more = {"optimize": False, "verbose": False, "external_data": False} if dynamo else {
             "training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
         with quiet(), contextlib.redirect_stderr(io.StringIO()):
             torch.onnx.export(Sum(names).train(), args, path, dynamo=dynamo, **more)
 
-    def exportable(dynamo):
+    def exportable(dynamo, names):
         def of(names):
             try:
                 export(names, folder + "/some.onnx", dynamo)
@@ -444,9 +448,9 @@ def record_torch(name, folder):
                 half = len(names) // 2
                 return of(names[:half]) + of(names[half:]) if half else []
 
-        names = list(rows)
         good = sum((of(names[i:i + 16]) for i in range(0, len(names), 16)), [])
-        os.remove(folder + "/some.onnx")
+        if good:
+            os.remove(folder + "/some.onnx")
         return good
 
     grads, files = {}, {}
@@ -454,11 +458,16 @@ def record_torch(name, folder):
         x = T(point, requires_grad=True)
         f(x).sum().backward()
         grads[n] = x.grad.tolist() if x.grad is not None else [0.0] * len(point)
-    for kind in ["", "-torchscript"] if name == "torch211" else [""]:
-        files[kind] = exportable(not kind)
-        path = f"{folder}/{name}{kind}.onnx"
-        export(files[kind], path, not kind)
-        rename_inputs(path, files[kind])
+    kinds = {"": True, "-torchscript": False, "-own": None}  # how to export
+    if name != "torch211":
+        del kinds["-torchscript"]
+    for kind, dynamo in kinds.items():
+        left = set(files[""]) if dynamo is None else ()
+        files[kind] = exportable(dynamo, [n for n in rows if n not in left])
+        if files[kind]:
+            path = f"{folder}/{name}{kind}.onnx"
+            export(files[kind], path, dynamo)
+            rename_inputs(path, files[kind])
     return {"version": "PyTorch " + torch.__version__.split("+")[0], "grads": grads, "files": files}
 
 

@@ -202,6 +202,12 @@ TEST_CASE(kinks, files_of_torchscript) {
 TEST_CASE(kinks, files_of_pytorch_2_15) {
     walk_file("torch215", TORCH215, 276);
 }
+/* Functions that torch.onnx.export refuses: with the rows above each gradient
+   of PyTorch in the table is tested. */
+TEST_CASE(kinks, files_of_our_own_export) {
+    walk_file("torch211-own", TORCH211, 7);
+    walk_file("torch215-own", TORCH215, 6);
+}
 TEST_CASE(kinks, files_of_jax) { walk_file("jax", JAX, 97); }
 
 /* As PyTorch 2.15. */
