@@ -394,12 +394,13 @@ static void warn_anonymous(Ox *ox) {
     }
     if (count)
         ox_warn_model(ox,
-                      "%d tensors lost their names in a folded export "
-                      "('%s' is the first): ties may be broken and "
+                      "a folded export: '%s' has no name of the model%s: ties "
+                      "may be broken, weight_norm folded and "
                       "BatchNormalization fused; for training export with "
                       "training=TrainingMode.TRAINING, "
                       "do_constant_folding=False",
-                      count, ox_quote(ox, first));
+                      ox_quote(ox, first),
+                      count > 1 ? arena_printf(ox->a, " (of %d)", count) : "");
 }
 
 /* Simplifiers drop the metadata, and everything that inference does not

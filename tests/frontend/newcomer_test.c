@@ -41,7 +41,8 @@ static void warned(Made *m, const char *what, const char *advice) {
 TEST_CASE(newcomer, exports_in_inference_form) {
     Made m;
     linear(&m, "onnx::MatMul_12");
-    warned(&m, "1 tensors lost their names in a folded export",
+    warned(&m,
+           "a folded export: 'onnx::MatMul_12' has no name of the model: ties",
            "training=TrainingMode.TRAINING, do_constant_folding=False");
     linear(&m, "onnx::MatMul_12");
     warned(&m,
