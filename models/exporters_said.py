@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether ampc's output says where a file and its framework's model part (exporters.py)."""
 import re
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 
 class Parted:
@@ -29,7 +31,12 @@ class Places:
         self.graph = onnx.load(path, load_external_data=False).graph
         self.nodes = [n for top in self.graph.node for n in inner(top)]
         self.made = {o: n for n in self.graph.node for o in n.output}
-        self.held = {i.name for i in self.graph.initializer}
+        self.held = {i.name: np.sort(numpy_helper.to_array(i), None) for i in self.graph.initializer}
+
+    def copy_of(self, name, names):
+        """Whether a tensor of the file has the elements of one of names, in any order, as a folded transpose has."""
+        a = self.held.get(name)
+        return a is not None and any(n != name and np.array_equal(a, self.held.get(n)) for n in names)
 
     def named(self, name):
         """Nodes of that name or layer ("m/dense/"), and those that read or make a tensor of that name."""
@@ -71,7 +78,7 @@ def counts(line, parted, places):
     """Whether a message about a node, a tensor or a line speaks of this difference: it names what is lost; or a
     node that every parameter with another gradient goes into, unless the loss differs, which no stop explains."""
     names = quoted(line)
-    if any(n in parted.lost or n in parted.trains for n in names): return True
+    if any(n in parted.lost or n in parted.trains or places.copy_of(n, parted.gradients) for n in names): return True
     at = [n for name in names for n in places.named(name)]
     at += [n for f, k in re.findall(r'File "?([^"\s,]+?)"?, line (\d+)', line) for n in places.at_line(f, k)]
     if not at: return False

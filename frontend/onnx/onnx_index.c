@@ -171,37 +171,62 @@ static bool scales_by_frequency(const OxNode *n) {
     return s && !strcmp(s, "True");
 }
 
-/* Two different rows of a table in fp32 that have the largest norm; false: none
-   have. */
-static bool longest_rows(const OxInit *x, const Type *t, int64_t row[2]) {
-    double most = -1;
-    int n = 0;
+typedef struct Norm {
+    double norm;
+    const float *row;
+} Norm;
+
+static int by_norm(const void *a, const void *b) {
+    double x = ((const Norm *)a)->norm, y = ((const Norm *)b)->norm;
+    return (x > y) - (x < y);
+}
+
+/* The norms of a table's rows, in fp32, sorted. */
+static Norm *norms_of(Arena *a, const OxInit *x, const Type *t) {
+    Norm *all = NEW_ARRAY(a, Norm, (size_t)t->dim[0] + 1);
     for (int64_t i = 0; i < t->dim[0]; i++) {
-        const float *v = (const float *)x->data->data + i * t->dim[1];
+        const float *row = (const float *)x->data->data + i * t->dim[1];
         double sum = 0;
         for (int64_t k = 0; k < t->dim[1]; k++)
-            sum += (double)v[k] * (double)v[k];
-        double norm = sqrt(sum), apart = (norm - most) / (norm + most);
-        if (apart < -1e-6) continue;
-        if (apart > 1e-6) most = norm, n = 0;
-        const float *first = (const float *)x->data->data + row[0] * t->dim[1];
-        if (n == 1 && !memcmp(first, v, (size_t)t->dim[1] * sizeof *v))
-            continue;
-        if (n < 2) row[n++] = i;
+            sum += (double)row[k] * (double)row[k];
+        all[i] = (Norm){sqrt(sum), row};
     }
-    return n == 2 && most > 0;
+    qsort(all, (size_t)t->dim[0], sizeof *all, by_norm);
+    return all;
+}
+
+/* Two different rows of the norm that a twentieth of all rows have. */
+static bool rows_of_one_norm(const Norm *all, const Type *t, Norm out[2]) {
+    int64_t n = t->dim[0], least = n / 20 > 2 ? n / 20 : 2;
+    size_t bytes = (size_t)t->dim[1] * sizeof *all->row;
+    for (int64_t i = 0; i + least <= n; i++) {
+        const Norm *first = &all[i], *last = &all[i + least - 1];
+        if (first->norm <= 0 || last->norm - first->norm > 1e-6 * first->norm ||
+            !memcmp(first->row, last->row, bytes))
+            continue;
+        out[0] = *first;
+        out[1] = *last;
+        return true;
+    }
+    return false;
 }
 
 /* TorchScript drops max_norm, which leaves the rows that were too long with
-   equal norms. */
+   one norm. */
 static void warn_of_max_norm(Ox *ox, const OxInit *x, const Type *t) {
-    int64_t row[2] = {0, 0};
-    if (t->dtype != DT_F32 || t->dim[1] < 2 || !longest_rows(x, t, row)) return;
-    ox_warn_node(ox, ox->node,
-                 "rows %" PRId64 " and %" PRId64 " of '%s' have the largest "
-                 "norm, as max_norm leaves rows, and TorchScript loses "
-                 "max_norm: no step shortens rows here",
-                 row[0], row[1], ox_quote(ox, x->name));
+    Norm of[2];
+    const float *start = x->data->data;
+    if (t->dtype != DT_F32 || t->dim[1] < 2) return;
+    Arena *tmp = arena_new();
+    if (rows_of_one_norm(norms_of(tmp, x, t), t, of))
+        ox_warn_node(ox, ox->node,
+                     "rows %" PRId64 " and %" PRId64 " of '%s' have the norm "
+                     "%g, as max_norm leaves rows, and TorchScript loses "
+                     "max_norm: no step shortens rows here",
+                     (of[0].row - start) / t->dim[1],
+                     (of[1].row - start) / t->dim[1], ox_quote(ox, x->name),
+                     (double)(float)of[0].norm);
+    arena_free(tmp);
 }
 
 /* TorchScript drops padding_idx, whose row is zeros before training. */

@@ -382,25 +382,24 @@ static void warn_lost_statistics(Ox *ox) {
 
 /* TorchScript's own folding is allowed, with one note. */
 static void warn_anonymous(Ox *ox) {
-    int count = 0;
-    Str first = NULL;
+    Lost folded = {0};
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
         DType d;
         if (!x->live || strncmp(x->name, "onnx::", 6) ||
             !dtype_from_onnx(x->proto->data_type, &d) || !dtype_is_float(d))
             continue;
-        if (!count++) first = x->name;
+        lose(ox, &folded, x->name, NULL);
     }
-    if (count)
-        ox_warn_model(ox,
-                      "a folded export: '%s' has no name of the model%s: ties "
-                      "may be broken, weight_norm folded and "
-                      "BatchNormalization fused; for training export with "
-                      "training=TrainingMode.TRAINING, "
-                      "do_constant_folding=False",
-                      ox_quote(ox, first),
-                      count > 1 ? arena_printf(ox->a, " (of %d)", count) : "");
+    if (!folded.count) return;
+    sb_put_more(&folded.names, folded.count);
+    ox_warn_model(ox,
+                  "a folded export: %s %s no name of the model: ties may be "
+                  "broken, weight_norm folded and BatchNormalization fused; "
+                  "for training export with training=TrainingMode.TRAINING, "
+                  "do_constant_folding=False",
+                  folded.names.data, folded.count == 1 ? "has" : "have");
+    sb_free(&folded.names);
 }
 
 /* Simplifiers drop the metadata, and everything that inference does not
