@@ -446,12 +446,21 @@ static void fused_by_tensorflow(Ox *ox, Lost *lost) {
     }
 }
 
+/* Keras computes Dense layers of three axes in a scope of its own. */
+static Str dense_layer(Str node) {
+    static const char scope[] = "Tensordot/";
+    Str layer = layer_of(node);
+    size_t n = strlen(layer), k = sizeof scope - 1;
+    return n > k && !strcmp(layer + n - k, scope) ? intern_n(layer, n - k)
+                                                  : layer;
+}
+
 /* Dense and convolutional layers without a bias: a bias of zeros is dropped. */
 static void warn_no_bias(Ox *ox) {
     Lost none = {0};
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        Str layer = layer_of(n->name);
+        Str layer = dense_layer(n->name);
         bool product = !strcmp(n->type, "MatMul") ||
                        (!strcmp(n->type, "Conv") && n->nin < 3);
         if (product && (strstr(layer, "dense") || strstr(layer, "conv")) &&

@@ -381,7 +381,7 @@ static bool of_normalised(const Ox *ox, const OxNode *n, Str weight) {
 /* A gain that multiplies what no normalisation computed, as in a frozen
    BatchNorm whose statistics were folded, or the offset behind it. */
 static bool plain_gain(Case *c) {
-    if (!c->role || !ox_elementwise(c->role)) return false;
+    if (!weight(c) || !ox_elementwise(c->role)) return false;
     const OxNode *n = c->role;
     Str gain = c->x->name;
     for (int k = 0; !strcmp(n->type, "Add") && k < n->nin; k++) {

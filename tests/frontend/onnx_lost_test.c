@@ -139,6 +139,24 @@ TEST_CASE(onnx_lost, layers_of_keras) {
     made_end(&m);
 }
 
+/* The bias of a Dense layer of three axes is outside of the product's scope. */
+TEST_CASE(onnx_lost, a_dense_layer_of_keras_in_scopes) {
+    Made m;
+    made_start(&m, 15);
+    m.model.producer_name = made_text(&m, "tf2onnx 1.17.0");
+    made_input(&m, "x", DT_F32, "2,4");
+    made_f32(&m, "m/dense_1/Cast/ReadVariableOp:0", "4,4", 1);
+    made_f32(&m, "m/dense_1/BiasAdd/ReadVariableOp:0", "4", 1);
+    made_node(&m, "MatMul", "x,m/dense_1/Cast/ReadVariableOp:0", "a")->name =
+        made_text(&m, "m/dense_1/Tensordot/MatMul");
+    made_node(&m, "Add", "a,m/dense_1/BiasAdd/ReadVariableOp:0", "y")->name =
+        made_text(&m, "m/dense_1/BiasAdd");
+    made_output(&m, "y");
+    CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+    CHECK_MSG(!strstr(made_message(&m), "no bias"), "%s", made_message(&m));
+    made_end(&m);
+}
+
 /* tf2onnx keeps one of equal tensors; a layer that is called twice reads its
    own. */
 TEST_CASE(onnx_lost, equal_tensors_of_keras_layers) {

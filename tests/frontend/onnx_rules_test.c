@@ -189,6 +189,8 @@ TEST_CASE(onnx_rules, other_exporters) {
          "by guess: operand of MatMul"},
         {"pytorch", "proj", "4,4", "MatMul", TRAINS,
          "by guess: operand of MatMul"},
+        {"pytorch", "onnx::Mul_7", "4", "Mul", FROZEN,
+         "its name is not a module path"},
         {"pytorch", "weight", "4,4", "MatMul", TRAINS,
          "by guess: operand of MatMul"},
         {"pytorch", "p", "", "Pow", TRAINS, "by guess: a gradient reaches it"},
