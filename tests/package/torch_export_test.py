@@ -107,9 +107,20 @@ def node(target, *args, name="node", value=None, users=()):
                  meta={"stack_trace": TRACE, "val": value})
 
 
+class GraphModule:
+    def __init__(self, nodes):
+        self.graph = Thing(nodes=nodes)
+
+    def modules(self):
+        return [self]
+
+
+torch.fx.GraphModule = GraphModule
+
+
 def program(nodes, buffers=None):
-    graph = Thing(nodes=nodes)
-    return Thing(graph=graph, graph_module=Thing(graph=graph),
+    module = GraphModule(nodes)
+    return Thing(graph=module.graph, graph_module=module,
                  graph_signature=Thing(inputs_to_buffers=buffers or {}))
 
 
