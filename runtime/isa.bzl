@@ -18,7 +18,7 @@ COPTS = [
     "-U_FORTIFY_SOURCE", # it aborts; a module never does
 ]
 
-def isa_library(name, vectors, flags, srcs, hdrs):
+def isa_library(name, cpu, vectors, flags, srcs, hdrs):
     """The per-ISA files, with the header and the flags of a row of isa.def."""
     native.cc_library(
         name = name,
@@ -37,6 +37,7 @@ def isa_library(name, vectors, flags, srcs, hdrs):
             "//:tsan": ["-O1"],
             "//conditions:default": [ISA_OPT],
         }),
+        target_compatible_with = ["@platforms//cpu:" + cpu],
         linkstatic = True,
         alwayslink = True, # they and the common part need each other
     )

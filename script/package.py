@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import typing
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import install  # noqa: E402
@@ -35,6 +36,26 @@ def glibc_of(program):
                re.findall(r"GLIBC_(\d+)\.(\d+)", symbols))
 
 
+class Machine(typing.NamedTuple):
+    """How packages call a kind of processor."""
+    name: str    # Linux, and wheels
+    debian: str
+    conda: str   # the end of its compiler's name
+    selector: str  # conda's, of a recipe
+
+
+MACHINES = {  # by the field e_machine of an ELF file
+    62: Machine("x86_64", "amd64", "64", "linux64"),
+    183: Machine("aarch64", "arm64", "aarch64", "aarch64"),
+}
+
+
+def machine_of(program):
+    with open(program, "rb") as f:
+        head = f.read(20)
+    return MACHINES[int.from_bytes(head[18:20], "little")]
+
+
 class Build:
     """The program and what packages say of it."""
 
@@ -42,6 +63,7 @@ class Build:
         self.ampc, self.folder = ampc, folder
         self.version = install.version_of(ampc)
         self.glibc = glibc_of(ampc)
+        self.machine = machine_of(ampc)
         self.contents = install.contents(ampc)
 
     def write(self, name, data):
@@ -62,8 +84,12 @@ def tar(build):
             info = tarfile.TarInfo(f"{top}/{name}")
             info.size, info.mode, info.mtime = len(data), mode, TIME
             t.addfile(info, io.BytesIO(data))
-    return build.write(f"{top}-linux-x86_64.tar.gz",
+    return build.write(f"{top}-linux-{build.machine.name}.tar.gz",
                        gzip.compress(out.getvalue(), 6, mtime=TIME))
+
+
+def deb_name(build):
+    return f"ampc_{build.version}_{build.machine.debian}.deb"
 
 
 def deb(build):
@@ -71,7 +97,8 @@ def deb(build):
     glibc = "{}.{}".format(*build.glibc)
     skipped = ("share/ampc/",)  # dpkg knows how to remove files
     files = {n: d for n, d in build.contents.items() if not n.startswith(skipped)}
-    control = (f"Package: ampc\nVersion: {build.version}\nArchitecture: amd64\n"
+    control = (f"Package: ampc\nVersion: {build.version}\n"
+               f"Architecture: {build.machine.debian}\n"
                "Section: devel\nPriority: optional\n"
                "Maintainer: the ampc authors <ampc@localhost>\n"
                f"Installed-Size: {sum(len(d) for d, _ in files.values()) >> 10}\n"
@@ -93,7 +120,7 @@ def deb(build):
             with open(path, "wb") as f:
                 f.write(data)
             os.chmod(path, mode)
-        path = os.path.join(build.folder, f"ampc_{build.version}_amd64.deb")
+        path = os.path.join(build.folder, deb_name(build))
         subprocess.run(["dpkg-deb", "-Zxz", "-z1", "--root-owner-group",
                         "--build", root, path], check=True, stdout=subprocess.DEVNULL,
                        env=dict(os.environ, SOURCE_DATE_EPOCH=str(TIME)))
@@ -104,7 +131,7 @@ def wheel(build):
     """For pip; the Python package's own backend makes it."""
     sys.path.insert(0, os.path.join(install.ROOT, "runtime/python"))
     import wheel as backend
-    platform = "manylinux_{}_{}_x86_64".format(*build.glibc)
+    platform = "manylinux_{}_{}_{}".format(*build.glibc, build.machine.name)
     return os.path.join(build.folder, backend.build_wheel(
         build.folder, {"compiler": build.ampc, "platform": platform}))
 
@@ -114,9 +141,9 @@ def docker(build):
     return build.write("Dockerfile", f"""\
 # docker build -t ampc .
 FROM debian:12-slim
-COPY ampc_{build.version}_amd64.deb /tmp/
+COPY {deb_name(build)} /tmp/
 RUN apt-get update \\
-    && apt-get install -y --no-install-recommends /tmp/ampc_{build.version}_amd64.deb \\
+    && apt-get install -y --no-install-recommends /tmp/{deb_name(build)} \\
     && rm -rf /var/lib/apt/lists/* /tmp/*.deb
 WORKDIR /models
 ENTRYPOINT ["ampc"]
@@ -134,17 +161,17 @@ package:
   name: ampc
   version: "{build.version}"
 source:
-  url: ampc-{build.version}-linux-x86_64.tar.gz
+  url: ampc-{build.version}-linux-{build.machine.name}.tar.gz
   sha256: {digest}
 build:
   number: 0
-  skip: true  # [not linux64]
+  skip: true  # [not {build.machine.selector}]
   binary_relocation: false
   script: cp -R bin include lib share "$PREFIX"
 requirements:
   run:
     - __glibc >={glibc}
-    - gcc_linux-64
+    - gcc_linux-{build.machine.conda}
 test:
   commands:
     - ampc --version

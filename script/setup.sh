@@ -179,14 +179,29 @@ bazel_do() {
     bazel "$command" -c opt --jobs="$(nproc)" "$@"
 }
 
-# Builds and installs into $1, quietly unless something is wrong.
+# What builds `ampc` for 64-bit ARM (--config=arm64): the cross compiler, the
+# libraries, and an emulator, since the program itself prints its manual.
+need_arm64() {
+    local p libraries=()
+    need_build
+    for p in "${packages[@]}"; do
+        case $p in libgtest-dev | libc6-dev) ;; lib*-dev) libraries+=("$p:arm64") ;; esac
+    done
+    dpkg --print-foreign-architectures | grep -qx arm64 ||
+        as_root dpkg --add-architecture arm64
+    need_packages gcc-aarch64-linux-gnu qemu-user-static binfmt-support "${libraries[@]}"
+}
+
+# Builds with the given flags of Bazel and installs into $1, quietly unless
+# something is wrong.
 install_ampc() {
     local prefix=$1 log=$cache/build.log bin
+    shift
     need_build
-    if ! bazel_do build //:ampc >"$log" 2>&1; then
+    if ! bazel_do build "$@" //:ampc >"$log" 2>&1; then
         cat "$log" >&2
         die "the build failed"
     fi
-    bin=$(bazel_do info bazel-bin 2>/dev/null)
+    bin=$(bazel_do info "$@" bazel-bin 2>/dev/null)
     python3 script/install.py "$bin/ampc" "$prefix"
 }

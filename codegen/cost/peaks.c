@@ -52,14 +52,19 @@ static double now(void) {
         for (int i = 0; i < CHAINS; i++) sum += a[i];                          \
         return sum[0];                                                         \
     }
-MULTIPLY_ADD(multiply_add_v2, "sse4.2", 4)
-MULTIPLY_ADD(multiply_add_v3, "avx2,fma", 8)
-MULTIPLY_ADD(multiply_add_v4, "avx512f", 16)
-
 typedef struct Vectors {
     float (*multiply_add)(void);
     int lanes;
 } Vectors;
+
+#if defined __aarch64__
+MULTIPLY_ADD(multiply_add_v8, "arch=armv8-a", 4)
+
+static Vectors widest(void) { return (Vectors){multiply_add_v8, 4}; }
+#else
+MULTIPLY_ADD(multiply_add_v2, "sse4.2", 4)
+MULTIPLY_ADD(multiply_add_v3, "avx2,fma", 8)
+MULTIPLY_ADD(multiply_add_v4, "avx512f", 16)
 
 static Vectors widest(void) {
     if (__builtin_cpu_supports("avx512f"))
@@ -68,6 +73,7 @@ static Vectors widest(void) {
         return (Vectors){multiply_add_v3, 8};
     return (Vectors){multiply_add_v2, 4};
 }
+#endif
 
 static void *peaks_measure(void *p) {
     Probe *x = p;

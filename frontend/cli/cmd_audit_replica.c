@@ -15,17 +15,12 @@
 #include "frontend/cli/kept.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/report/report.h"
+#include "runtime/cpu/kernels.h"
 
 /* ---- the module's IR ----------------------------------------------------- */
 
 static bool runs_here(const IsaLevel *l) {
-#if defined __x86_64__
-    if (strstr(l->name, "-v4") && !__builtin_cpu_supports("x86-64-v4"))
-        return false;
-    if (strstr(l->name, "-v3") && !__builtin_cpu_supports("x86-64-v3"))
-        return false;
-#endif
-    return l->flags && isa_is_here(l->arch);
+    return l->flags && isa_is_here(l->arch) && l->isa <= cpu_isa_level();
 }
 
 /* The best level that this machine can run and for which the module has
