@@ -198,9 +198,11 @@ static Status load_import(Session *s, const char *path, Module **m) {
     return OK;
 }
 
-/* The first axis of the first input is the batch. */
+/* The first axis of the first input is the batch.  What only predicts may have
+   an empty input. */
 static Status check_batch(Session *s, const char *path, const Module *m) {
     const Graph *g = module_graph(m, FORWARD);
+    if (!options_train(&s->opt)) return OK;
     for (int i = 0; g && i < g->inputs.len; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);
         const Type *t = type_get(v->type);

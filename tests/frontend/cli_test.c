@@ -670,7 +670,7 @@ TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "is not one of exact, pytorch", "--placement torch");
     check_refused(2, "not one of sgd, adam, adamw, rmsprop, ",
                   "--optimizer lionn");
-    check_refused(2, "muon; keys follow it: WORD,KEY=VALUE",
+    check_refused(2, "muon, FILE.amp; keys follow it: WORD,KEY=VALUE",
                   "--optimizer adamw:lr=1e-4");
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");
