@@ -379,50 +379,50 @@ def paddle_cases(folder, done):
     free = lambda v: paddle.create_parameter(list(v.shape), "float32", default_initializer=nn.initializer.Assign(v))
 
     class Base(nn.Layer):
-        def __init__(s): super().__init__(); s.l = linear(4, 4, 3); s.m = linear(4, 3, 5); s.more()
-        def more(s): pass
+        def __init__(self): super().__init__(); self.l = linear(4, 4, 3); self.m = linear(4, 3, 5); self.more()
+        def more(self): pass
 
     class Numbers(Base):
-        def forward(s, x): return s.m(paddle.tanh(s.l(x)) * 2 + 0.5)
+        def forward(self, x): return self.m(paddle.tanh(self.l(x)) * 2 + 0.5)
     class Buffers(Base):
-        def more(s): s.register_buffer("mean", T(7, 4)); s.register_buffer("proj", T(8, 4, 4))
-        def forward(s, x): return s.m(paddle.tanh(s.l(x - s.mean) @ s.proj))
+        def more(self): self.register_buffer("mean", T(7, 4)); self.register_buffer("proj", T(8, 4, 4))
+        def forward(self, x): return self.m(paddle.tanh(self.l(x - self.mean) @ self.proj))
     class Norm(Base):
-        def more(s): s.n = nn.LayerNorm(4)
-        def forward(s, x): return s.m(paddle.tanh(s.n(s.l(x))))
+        def more(self): self.n = nn.LayerNorm(4)
+        def forward(self, x): return self.m(paddle.tanh(self.n(self.l(x))))
     class Normalised(Base):
-        def forward(s, x): return s.m(paddle.tanh(s.l((x - paddle.to_tensor([.1, .2, .3, .4])) / paddle.to_tensor([.5, .6, .7, .8]))))
+        def forward(self, x): return self.m(paddle.tanh(self.l((x - paddle.to_tensor([.1, .2, .3, .4])) / paddle.to_tensor([.5, .6, .7, .8]))))
     class Stopped(Base):
-        def forward(s, x): h = paddle.tanh(s.l(x)); return s.m(h * h.detach())
+        def forward(self, x): h = paddle.tanh(self.l(x)); return self.m(h * h.detach())
     class Straight(Base):
-        def forward(s, x): h = paddle.tanh(s.l(x)); return s.m(h + (paddle.round(h * 4) / 4 - h).detach())
+        def forward(self, x): h = paddle.tanh(self.l(x)); return self.m(h + (paddle.round(h * 4) / 4 - h).detach())
     class Frozen(Base):
         options = ["--freeze", "l.*"]
-        def more(s):
-            for p in s.l.parameters(): p.stop_gradient = True
-        def forward(s, x): return s.m(paddle.tanh(s.l(x)))
+        def more(self):
+            for p in self.l.parameters(): p.stop_gradient = True
+        def forward(self, x): return self.m(paddle.tanh(self.l(x)))
     class Tied(Base):
-        def forward(s, x): return s.m(paddle.tanh(s.l(paddle.tanh(s.l(x)))))
+        def forward(self, x): return self.m(paddle.tanh(self.l(paddle.tanh(self.l(x)))))
     class Transposed(Base):
-        def forward(s, x): return s.m(paddle.tanh(paddle.tanh(s.l(x)) @ s.l.weight.t()))
+        def forward(self, x): return self.m(paddle.tanh(paddle.tanh(self.l(x)) @ self.l.weight.t()))
     class Scalars(Base):
-        def more(s): s.k = free(draw(8, 1)); s.g = free(draw(9, 4))
-        def forward(s, x): return s.m(paddle.tanh(s.l(x) * s.k) * s.g)
+        def more(self): self.k = free(draw(8, 1)); self.g = free(draw(9, 4))
+        def forward(self, x): return self.m(paddle.tanh(self.l(x) * self.k) * self.g)
     class Dropped(Base):
-        def more(s): s.d = nn.Dropout(0.)
-        def forward(s, x): return s.m(s.d(F.leaky_relu(s.l(x))))
+        def more(self): self.d = nn.Dropout(0.)
+        def forward(self, x): return self.m(self.d(F.leaky_relu(self.l(x))))
     class Kinks(Base):
-        def forward(s, x): h = s.l(x); return s.m(F.relu6(h) + F.elu(h) + F.hardtanh(h) + paddle.where(h > 0, h, h * .1) + h.clip(-.5, .5))
+        def forward(self, x): h = self.l(x); return self.m(F.relu6(h) + F.elu(h) + F.hardtanh(h) + paddle.where(h > 0, h, h * .1) + h.clip(-.5, .5))
     class Conv(nn.Layer):
-        def __init__(s): super().__init__(); s.c = nn.Conv1D(1, 3, 2); s.b = nn.BatchNorm1D(3); s.m = linear(3, 3, 5)
-        def forward(s, x): return s.m(F.relu(s.b(s.c(x.unsqueeze(1)))).mean(-1))
+        def __init__(self): super().__init__(); self.c = nn.Conv1D(1, 3, 2); self.b = nn.BatchNorm1D(3); self.m = linear(3, 3, 5)
+        def forward(self, x): return self.m(F.relu(self.b(self.c(x.unsqueeze(1)))).mean(-1))
     class Embedded(nn.Layer):
         ids = True
-        def __init__(s): super().__init__(); s.e = nn.Embedding(7, 4); s.p = free(draw(8, 5, 4)); s.m = linear(4, 3, 5)
-        def forward(s, i): return s.m(paddle.tanh(s.e(i) + s.p)).mean(1)
+        def __init__(self): super().__init__(); self.e = nn.Embedding(7, 4); self.p = free(draw(8, 5, 4)); self.m = linear(4, 3, 5)
+        def forward(self, i): return self.m(paddle.tanh(self.e(i) + self.p)).mean(1)
     class Attention(Base):
-        def more(s): s.a = nn.MultiHeadAttention(4, 2)
-        def forward(s, x): return s.m(s.a(s.l(x).unsqueeze(0))[0])
+        def more(self): self.a = nn.MultiHeadAttention(4, 2)
+        def forward(self, x): return self.m(self.a(self.l(x).unsqueeze(0))[0])
 
     for make in (Numbers, Buffers, Norm, Normalised, Stopped, Straight, Frozen, Tied, Transposed, Scalars, Dropped, Kinks, Conv, Embedded, Attention):
         name = f"paddle-{make.__name__.lower()}"; path = f"{folder}/{name}"

@@ -141,7 +141,7 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
     put_refs(sb, t);
     sb_printf(sb,
               "\n/* kind, fn, epilogue, second, refs, epilogue's, pars, when, "
-              "unless, units,\n   grain, split, scratch, name */\n"
+              "units,\n   grain, split, scratch, name */\n"
               "static const PlanStep %s_steps[] = {\n",
               name);
     for (int p = 0, i = 0; p < t->runs.len; p++) {
@@ -155,10 +155,10 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
             else
                 sb_printf(sb, "%u", s->fn);
             sb_printf(sb,
-                      ", %u, %u, %u, %u, %u, %u, %u, %u, %u, %lld, %lld, %lld, "
+                      ", %u, %u, %u, %u, %u, %u, %u, %d, %lld, %lld, %lld, "
                       "%llu, ",
                       s->epilogue, s->second, s->ref0, s->nref, s->ep_nref,
-                      s->par0, s->npar, s->when, s->unless, (long long)s->units,
+                      s->par0, s->npar, s->when, (long long)s->units,
                       (long long)s->grain, (long long)s->split,
                       (unsigned long long)s->scratch);
             put_string(sb, s->name);

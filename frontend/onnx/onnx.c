@@ -96,10 +96,23 @@ static Status check_trips(Ox *ox) {
     return OK;
 }
 
+/* paddle2onnx does not write its name, but names results of nodes. */
+static bool made_by_paddle(const Onnx__ModelProto *m) {
+    const char *by = m->producer_name;
+    if (by && *by) return !strncmp(by, "paddle2onnx", 11);
+    for (size_t i = 0; i < m->graph->n_node; i++) {
+        const Onnx__NodeProto *n = m->graph->node[i];
+        for (size_t k = 0; k < n->n_output; k++)
+            if (!strncmp(n->output[k], "p2o.", 4)) return true;
+    }
+    return false;
+}
+
 static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_check_model(ox));
     ox->is_torch = ox->model->producer_name &&
                    !strcmp(ox->model->producer_name, "pytorch");
+    ox->is_paddle = made_by_paddle(ox->model);
     ox_read_signature(ox);
     ox_find_kinks(ox);
     TRY(ox_flatten(ox));

@@ -190,7 +190,7 @@ struct Ox {
     Str file;
     Str dir;      /* folder of external data */
     Str verified; /* location and checksum of the last match */
-    bool has_signature, is_torch;
+    bool has_signature, is_torch, is_paddle;
     OxKinks kinks;
     bool *frozen_used; /* for each glob of opt->batchnorm_frozen */
     bool *trips_used;  /* for each entry of opt->max_trips */

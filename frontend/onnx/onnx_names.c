@@ -150,6 +150,8 @@ static bool named_stop(const Ox *ox, const OxNode *n) {
         const char *producer, *glob;
     } rows[] = {{"jax2onnx", "*stop_out_*"}, {"tf2onnx", "*StopGradient*"}};
     const char *by = ox->model->producer_name;
+    if (ox->is_paddle && glob_match("p2o.pd_op.share_data_*", n->out[0]))
+        return true;
     for (size_t i = 0; by && i < sizeof rows / sizeof *rows; i++)
         if (!strncmp(by, rows[i].producer, strlen(rows[i].producer)) &&
             (glob_match(rows[i].glob, n->out[0]) ||

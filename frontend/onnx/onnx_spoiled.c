@@ -3,6 +3,8 @@
    Optimised exports are for inference. If state is lost the model cannot
    train, and it cannot be repaired: it is refused with the recipe. */
 #include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -556,8 +558,30 @@ static Status check_tensorflow(Ox *ox) {
         "the exporter fused BatchNormalization into other layers: ", &fused);
 }
 
+/* True if a person may have written the number: it has three digits. */
+static bool is_short(float v) {
+    char text[32];
+    snprintf(text, sizeof text, "%.3g", (double)v);
+    return strtof(text, NULL) == v;
+}
+
+/* paddle2onnx 2.1 writes a number from elsewhere as the slope. */
+static void warn_slopes(Ox *ox) {
+    for (int i = 0; i < ox->order.len && ox->is_paddle; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        for (int k = 0; k < n->nattr && !strcmp(n->type, "LeakyRelu"); k++)
+            if (!is_short(n->attr[k].p->f))
+                ox_warn_node(ox, n,
+                             "its slope is %g, which paddle2onnx 2.1 writes "
+                             "instead of the model's: write leaky_relu(x, a) "
+                             "as paddle.where(x >= 0, x, a * x)",
+                             (double)n->attr[k].p->f);
+    }
+}
+
 Status ox_check_spoiled(Ox *ox) {
     Lost folded = {0}, merged = {0}, half = {0};
+    warn_slopes(ox);
     TRY(check_tensorflow(ox));
     TRY(merged_statistics(ox));
     warn_rewritten(ox);

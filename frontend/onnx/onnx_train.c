@@ -21,8 +21,9 @@ typedef enum Exporter {
     TF = 8,     /* tf2onnx: TensorFlow, or Keras on it */
     SKLEARN = 16,
     STRIPPED = 32, /* PyTorch with torch.export, without its metadata */
-    OTHER = 64,
-    ANY = 127
+    PADDLE = 64,   /* paddle2onnx, which does not write its name */
+    OTHER = 128,
+    ANY = 255
 } Exporter;
 
 static Exporter exporter_of(const Ox *ox) {
@@ -33,6 +34,7 @@ static Exporter exporter_of(const Ox *ox) {
     const char *by = ox->model->producer_name;
     if (ox->has_signature) return DYNAMO;
     if (ox->is_torch) return ox_rewritten_by(ox) ? STRIPPED : SCRIPT;
+    if (ox->is_paddle) return PADDLE;
     for (size_t i = 0; by && i < sizeof all / sizeof *all; i++)
         if (!strncmp(by, all[i].producer, strlen(all[i].producer)))
             return all[i].exporter;
@@ -164,6 +166,19 @@ static bool named_constant_by_tensorflow(Case *c) {
                                         "*/Cast/[xy]:0",
                                         "ConstantFolding/*_recip:0",
                                         NULL};
+    return matches(c->x->name, globs);
+}
+
+/* Parameters are called LAYER_N.w_K; assign_value holds tables of the code. */
+static bool constant_of_paddle(Case *c) {
+    static const char *const globs[] = {"auto.*", "helper.*",
+                                        "p2o.pd_op.assign_value*",
+                                        "p2o.pd_op.full*", NULL};
+    return matches(c->x->name, globs);
+}
+
+static bool buffer_of_paddle(Case *c) {
+    static const char *const globs[] = {"generated_tensor_*", NULL};
     return matches(c->x->name, globs);
 }
 
@@ -471,6 +486,8 @@ static const struct {
     {TF, named_constant_by_tensorflow, GUESSED, "operand of %s, no variable"},
     {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},
     {STRIPPED, counted, CODE, "a constant of the model's code"},
+    {PADDLE, constant_of_paddle, CODE, "a constant of the model's code"},
+    {PADDLE, buffer_of_paddle, FROZEN, "a tensor without a parameter's name"},
     {SKLEARN, coefficient, TRAINS, "operand of %s"},
     {SKLEARN, always, CODE, "no coefficient or intercept"},
 
@@ -665,6 +682,9 @@ Str ox_keeps_no_stops(const Ox *ox) {
     case JAX:
         return intern("jax2onnx keeps no custom_vjp or custom_jvp, and does "
                       "not tell what trains");
+    case PADDLE:
+        return intern("paddle2onnx keeps no no_grad() and no "
+                      "stop_gradient=True");
     default: return NULL;
     }
 }

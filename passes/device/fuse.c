@@ -203,7 +203,8 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
     }
     for (int i = 0; f->escapes[from.i] && graph_root(g, i); i++)
         if (same_value(*graph_root(g, i), from)) *graph_root(g, i) = to;
-    for (int c = 0; f->waiting[from.i].len && c < f->clusters.len; c++)
+    bool waited = f->waiting && f->waiting[from.i].len;
+    for (int c = 0; waited && c < f->clusters.len; c++)
         if (same_value(cluster(f, c)->guard.when, from))
             cluster(f, c)->guard.when = to;
 }

@@ -59,8 +59,9 @@ typedef struct Fuse {
     UserIndex users;
     bool *escapes; /* per value: an output, written to a variable, or read by
                       a VIEW */
-    const Guard *guard; /* per node: where it runs */
-    NodeList *waiting;  /* per value: the nodes whose condition it is */
+    const Guard *guard; /* of guards_of() */
+    NodeList *waiting;  /* per value: the nodes whose condition it is;
+                           NULL: no node has one */
     int *position;      /* per node */
     int *cluster_of;    /* by NodeId.i; -1: a VIEW */
     VEC(Cluster) clusters;

@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where a node runs. */
+static Guard guard_of(const Fuse *f, NodeId id) {
+    return f->guard ? f->guard[id.i] : (Guard){0};
+}
+
 void fuse_index_users(Fuse *f) {
     Graph *g = f->g;
     f->users = graph_users(g, f->a);
@@ -20,10 +25,10 @@ void fuse_index_users(Fuse *f) {
         for (int k = 0; k < n->nin; k++) f->escapes[n->in[k].i] |= view;
     }
     f->guard = guards_of(g, f->a);
-    f->waiting = NEW_ARRAY(f->a, NodeList, g->values.len);
     for (int i = 0; i < g->order.len; i++) {
-        ValueId when = f->guard[g->order.data[i].i].when;
+        ValueId when = guard_of(f, g->order.data[i]).when;
         if (!is_value(when)) continue;
+        if (!f->waiting) f->waiting = NEW_ARRAY(f->a, NodeList, g->values.len);
         f->escapes[when.i] = true;
         vec_push(f->a, &f->waiting[when.i], g->order.data[i]);
     }
@@ -67,7 +72,7 @@ static void start_pivots(Fuse *f) {
         behind[id.i] = before[id.i] = f->cluster_of[id.i] < 0 ? 0 : own;
         for (int k = 0; k < n->nin; k++)
             behind[id.i] |= behind[maker_node(g, n->in[k]).i];
-        behind[id.i] |= behind[maker_node(g, f->guard[id.i].when).i];
+        behind[id.i] |= behind[maker_node(g, guard_of(f, id).when).i];
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
         NodeId id = g->order.data[i];
@@ -75,7 +80,7 @@ static void start_pivots(Fuse *f) {
         int c = f->cluster_of[id.i];
         for (int k = 0; k < n->nin; k++)
             before[maker_node(g, n->in[k]).i] |= before[id.i];
-        before[maker_node(g, f->guard[id.i].when).i] |= before[id.i];
+        before[maker_node(g, guard_of(f, id).when).i] |= before[id.i];
         if (c < 0) continue;
         cluster(f, c)->pivots = behind[id.i] & before[id.i];
         cluster(f, c)->behind = behind[id.i];
@@ -112,7 +117,7 @@ void fuse_start_clusters(Fuse *f) {
                                                      : 0,
                      .codes = makes_codes(g, node_get(g, id)),
                      .back = (flags & NODE_BACKWARD) != 0,
-                     .guard = f->guard[id.i],
+                     .guard = guard_of(f, id),
                      .chunk = node_get(g, id)->loc.chunk};
         vec_push(f->a, &c.nodes, id);
         f->cluster_of[id.i] = (int)n;
@@ -203,7 +208,7 @@ static Search reach(Fuse *f, int c, int from, int b) {
             for (Users u = users_of(&f->users, n->out[o]);
                  u.at < u.end && !found; u.at++)
                 found = reach_user(f, *u.at, from, from >= 0, b);
-        for (int o = 0; o < n->nout; o++) {
+        for (int o = 0; f->waiting && o < n->nout; o++) {
             const NodeList *w = &f->waiting[n->out[o].i];
             for (int k = 0; k < w->len && !found; k++)
                 found = reach_user(f, w->data[k], from, from >= 0, b);

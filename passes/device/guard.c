@@ -225,16 +225,20 @@ static bool ban(Guards *s) {
 }
 
 const Guard *guards_of(const Graph *g, Arena *a) {
-    Guards s = {.g = g, .a = a};
-    s.need = NEW_ARRAY(a, Need, g->values.len);
-    s.of = NEW_ARRAY(a, Guard, g->nodes.len);
-    s.banned = NEW_ARRAY(a, bool, 2 * g->values.len);
-    s.region = NEW_ARRAY(a, int, 2 * g->values.len);
-    if (!target_of(g)->work_of_a_byte) return s.of;
-    s.position = graph_positions(g, a);
+    if (!target_of(g)->work_of_a_byte) return NULL;
+    Arena *own = arena_new();
+    Guards s = {.g = g, .a = own, .of = NEW_ARRAY(own, Guard, g->nodes.len)};
+    s.need = NEW_ARRAY(own, Need, g->values.len);
+    s.banned = NEW_ARRAY(own, bool, 2 * g->values.len);
+    s.region = NEW_ARRAY(own, int, 2 * g->values.len);
+    s.position = graph_positions(g, own);
     do {
         find_needs(&s);
         weigh_regions(&s);
     } while (ban(&s));
-    return s.of;
+    const Guard *of =
+        s.regions.len ? arena_dup(a, s.of, (size_t)g->nodes.len * sizeof *s.of)
+                      : NULL;
+    arena_free(own);
+    return of;
 }

@@ -5,8 +5,9 @@
 
 #include "ir/ir.h"
 
-/* Per node, by NodeId.i: where it runs. A node's condition is computed before
-   it and always; so are, where the node runs, all its operands. */
+/* Per node, by NodeId.i: where it runs; NULL: every node always does. A node's
+   condition is computed before it and always; so are, where the node runs, all
+   its operands. */
 const Guard *guards_of(const Graph *g, Arena *a);
 
 static inline bool guard_same(Guard a, Guard b) {

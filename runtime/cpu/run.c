@@ -44,7 +44,7 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
             *grads |=
                 x->space == PLAN_VAR && s->m->vars[x->index].kind == PLAN_GRAD;
         }
-        *npatch += t->when && plan->refs[t->when - 1].space == PLAN_INPUT;
+        *npatch += t->when && plan->refs[plan_condition(t)].space == PLAN_INPUT;
         *nbuf += t->nref + t->ep_nref;
         *npar += t->split ? t->npar : 0;
     }
@@ -105,8 +105,9 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
     if (t->kind == PLAN_KERNEL) b->kernel = isa->kernels[t->fn];
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);
-    b->unless = t->unless;
-    if (t->when) b->when = bind_ref(cx, &cx->plan->refs[t->when - 1], &b->when);
+    b->unless = t->when < 0;
+    if (t->when)
+        b->when = bind_ref(cx, &cx->plan->refs[plan_condition(t)], &b->when);
     if (t->epilogue)
         b->epilogue =
             (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref, NULL};

@@ -145,17 +145,17 @@ typedef enum PlanProduct {
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
-    uint32_t epilogue;     /* PLAN_LIB: index of a generated one + 1;
-                              PLAN_PRODUCT: a kernel's + 1; 0 = none */
-    uint32_t second;       /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
-                              PLAN_LIB, PLAN_ROWS: see there; 0 = none */
-    uint32_t ref0, nref;   /* range of PlanTarget.refs */
-    uint32_t ep_nref;      /* after them: the epilogue's own refs */
-    uint32_t par0, npar;   /* range of PlanTarget.pars */
-    uint32_t when, unless; /* PLAN_KERNEL, PLAN_LIB: if `when` is not 0,
-                              refs[when - 1] is one truth value, and the step
-                              runs only if it is true (`unless`: false);
-                              elsewhere its results hold anything */
+    uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
+                            PLAN_PRODUCT: a kernel's + 1; 0 = none */
+    uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
+                            PLAN_LIB, PLAN_ROWS: see there; 0 = none */
+    uint32_t ref0, nref; /* range of PlanTarget.refs */
+    uint32_t ep_nref;    /* after them: the epilogue's own refs */
+    uint32_t par0, npar; /* range of PlanTarget.pars */
+    int32_t when;        /* PLAN_KERNEL, PLAN_LIB: > 0: the step runs only if
+                            refs[when - 1], one truth value, is true; < 0: only if
+                            refs[-when - 1] is false. Elsewhere its results hold
+                            anything. 0: it always runs */
     int64_t units; /* PLAN_KERNEL: independent work units                */
     int64_t grain; /* PLAN_KERNEL: units that are worth a hand-over to a
                       thread */
@@ -168,6 +168,11 @@ typedef struct PlanStep {
                          runs */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;
+
+/* The index in PlanTarget.refs of what a step with `when` depends on. */
+static inline uint32_t plan_condition(const PlanStep *t) {
+    return (t->when < 0 ? 0 - (uint32_t)t->when : (uint32_t)t->when) - 1;
+}
 
 /* Number of tensors in a launch with a table of them; 0: no table. */
 static inline uint32_t plan_tensors(const PlanStep *t) {

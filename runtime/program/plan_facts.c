@@ -172,8 +172,8 @@ static bool plan_split_ok(const PlanTarget *p, const PlanStep *t,
 static bool plan_condition_ok(const RunCheck *c, const PlanStep *t) {
     return c->t == c->m->cpu &&
            (t->kind == PLAN_KERNEL || t->kind == PLAN_LIB) &&
-           plan_refs_ok(c, t->when - 1, 1) &&
-           c->t->refs[t->when - 1].space != PLAN_NONE;
+           plan_refs_ok(c, plan_condition(t), 1) &&
+           c->t->refs[plan_condition(t)].space != PLAN_NONE;
 }
 
 static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {

@@ -145,7 +145,7 @@ TEST_CASE(large, numbers_that_differ) {
         put_node(&m, "Add", name_of(a, 'v', i - 1), c, name_of(b, 'v', i));
     }
     check_large(&m, name_of(a, 'v', n - 1), "none", 60,
-                test_slow() ? 1200 : 540);
+                test_slow() ? 1200 : 545);
 }
 
 /* Every value of a chain has a second reader: y = (((x + v0) + v1) + ..).

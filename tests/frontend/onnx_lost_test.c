@@ -139,6 +139,33 @@ TEST_CASE(onnx_lost, layers_of_keras) {
     made_end(&m);
 }
 
+/* Slopes as a person writes them, and what paddle2onnx makes of them. */
+TEST_CASE(onnx_lost, slopes_of_paddle) {
+    static const struct {
+        float slope;
+        const char *warning;
+    } rows[] = {{0.01f, NULL}, {0.25f, NULL}, {-4.594451e-37f, "-4.59445e-37"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "linear_0.w_0", "4,4", 1);
+        made_node(&m, "MatMul", "x,linear_0.w_0", "p2o.pd_op.matmul.0.0");
+        Onnx__NodeProto *n =
+            made_node(&m, "LeakyRelu", "p2o.pd_op.matmul.0.0", "y");
+        Onnx__AttributeProto *alpha = made_attr(
+            &m, n, "alpha", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
+        alpha->has_f = true;
+        alpha->f = rows[i].slope;
+        made_output(&m, "y");
+        CHECK(made_import(&m) != NULL);
+        if (rows[i].warning) CHECK_HAS(made_message(&m), rows[i].warning);
+        CHECK((rows[i].warning != NULL) ==
+              (strstr(made_message(&m), "its slope is") != NULL));
+        made_end(&m);
+    }
+}
+
 /* The bias of a Dense layer of three axes is outside of the product's scope. */
 TEST_CASE(onnx_lost, a_dense_layer_of_keras_in_scopes) {
     Made m;

@@ -256,6 +256,16 @@ TEST_CASE(onnx_rules, other_exporters) {
         {"", "linear_0.w_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"", "p2o.helper.constant.3", "4", "Mul", FROZEN,
          "its name is not a module path"},
+        {"paddle2onnx", "create_parameter_0.w_0", "1", "Mul", TRAINS,
+         "operand of Mul"},
+        {"paddle2onnx", "auto.cast.1", "1", "Mul", CONSTANT,
+         "a constant of the model's code"},
+        {"paddle2onnx", "p2o.pd_op.assign_value_.0.0", "4", "Add", CONSTANT,
+         "a constant of the model's code"},
+        {"paddle2onnx", "generated_tensor_10", "4,4", "MatMul", FROZEN,
+         "a tensor without a parameter's name"},
+        {"paddle2onnx", "p2o.pd_op.transpose.0.0", "4,4", "MatMul", FROZEN,
+         "its name is not a module path"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;

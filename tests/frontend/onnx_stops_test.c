@@ -426,6 +426,9 @@ TEST_CASE(onnx_stops, identities_that_exporters_name) {
                 {"jax2onnx", "scan_loop_0/stop_out_0", 1},
                 {"jax2onnx", "copy_out_0", 0},
                 {"tf2onnx 1.17", "m/StopGradient:0", 1},
+                {"", "p2o.pd_op.share_data_.0.0", 1},
+                {"", "p2o.pd_op.assign.0.0", 0},
+                {"other", "p2o.pd_op.share_data_.0.0", 0},
                 {"other", "stop_out_0", 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;

@@ -197,7 +197,7 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
         if (damage == 1) steps[at].nref--;
         if (damage == 2) refs[step.ref0].space = PLAN_NONE;
         if (damage == 3) *dtype = AMPC_NDTYPE;
-        if (damage == 4) steps[at].when = plan.nref + 1;
+        if (damage == 4) steps[at].when = (int32_t)plan.nref + 1;
         CHECK_EQ_INT(
             tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
             AMPC_ERR_INTERNAL);
