@@ -397,7 +397,6 @@ def paddle_cases(folder, done):
     class Straight(Base):
         def forward(self, x): h = paddle.tanh(self.l(x)); return self.m(h + (paddle.round(h * 4) / 4 - h).detach())
     class Frozen(Base):
-        options = ["--freeze", "l.*"]
         def more(self):
             for p in self.l.parameters(): p.stop_gradient = True
         def forward(self, x): return self.m(paddle.tanh(self.l(x)))
@@ -440,5 +439,6 @@ def paddle_cases(folder, done):
         for _ in range(STEPS):
             loss = ((m(paddle.to_tensor(x)) - paddle.to_tensor(target)) ** 2).mean(); losses.append(float(loss))
             loss.backward(); o.step(); o.clear_grad()
-        yield Case(name, path, ["--loss", "mse", *getattr(make, "options", [])], {**first_input(path, [x]), "target": target}, losses,
+        still = [word for p in m.parameters() if p.stop_gradient for word in ("--freeze", p.name)]
+        yield Case(name, path, ["--loss", "mse", *still], {**first_input(path, [x]), "target": target}, losses,
                    *named_by_content(path, first, [p.numpy() for p in v]))
