@@ -75,7 +75,7 @@ static Status no_temporary(EmitSo *e, const char *why) {
     const char *tmp = getenv("TMPDIR");
     bool given = tmp && *tmp;
     return fail(e->d, (Loc){0}, "a temporary folder in %s: %s; $TMPDIR %s",
-                given ? tmp : "/tmp", why,
+                temporary_place(), why,
                 given ? "names the place" : "may name another place");
 }
 
@@ -151,9 +151,8 @@ static Status put_inputs(EmitSo *e) {
    folder's place, not the file. */
 static Status put_sources(EmitSo *e) {
     Diag d = {0}, *outer = e->d;
-    const char *tmp = getenv("TMPDIR");
     e->role = NULL;
-    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", temporary_place());
     if (!leave_make_folder(e->dir)) return no_temporary(e, strerror(errno));
     e->d = &d;
     Status s = put_inputs(e);

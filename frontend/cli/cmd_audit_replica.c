@@ -15,6 +15,7 @@
 #include "frontend/cli/kept.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/report/report.h"
+#include "ir/base/files.h"
 #include "runtime/cpu/kernels.h"
 
 /* ---- the module's IR ----------------------------------------------------- */
@@ -86,12 +87,11 @@ static Status compile_at(Session *s, Module *m, const char *first,
 
 /* A name that nobody can guess, in the folder for temporary files. */
 static const char *temporary_name(Session *s) {
-    const char *tmp = getenv("TMPDIR");
     uint64_t any[2] = {(uint64_t)getpid(), 0};
     if (getrandom(any, sizeof any, 0) != sizeof any)
         any[1] = now_seconds() * 1e6;
     return arena_printf(s->arena, "%s/ampc-audit-%016llx%016llx.so",
-                        tmp && *tmp ? tmp : "/tmp", (unsigned long long)any[0],
+                        temporary_place(), (unsigned long long)any[0],
                         (unsigned long long)any[1]);
 }
 

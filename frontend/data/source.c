@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "ir/base/files.h"
 #include "runtime/files/infile.h"
 
 enum { PART = 1 << 20, IN = 64 << 10 };
@@ -187,8 +188,7 @@ void source_close(Source *s) {
 /* ---- a copy on disk ------------------------------------------------------ */
 
 int source_copy(void) {
-    const char *dir = getenv("TMPDIR");
-    if (!dir || !*dir) dir = "/tmp";
+    const char *dir = temporary_place();
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
     if (fd >= 0) return fd;
     StrBuf name = {0};

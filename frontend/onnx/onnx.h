@@ -411,7 +411,8 @@ bool ox_has_out(const Ox *ox, int i); /* it is named, and something live uses
                                          it */
 Type ox_type(const Ox *ox, ValueId v);
 OxName *ox_name_of(const Ox *ox, Str name);
-/* The node of that type whose result has the name, or NULL. */
+/* The node whose result has the name, or NULL; the same of that type. */
+const OxNode *ox_made_by(const Ox *ox, Str name);
 const OxNode *ox_maker(const Ox *ox, Str name, const char *type);
 int ox_uses(const Ox *ox, Str name); /* uses in live nodes and graph outputs */
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);

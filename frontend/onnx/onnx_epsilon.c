@@ -79,8 +79,7 @@ static Str dropped_sum(const Ox *ox, const StrMap *known, const OxNode *n,
     if (!(ox_torch_counts(name, "add") || ox_torch_counts(name, "sub")) ||
         str_map_get(known, name) >= 0 || !x || x->kind == OX_INIT)
         return NULL;
-    const OxNode *from =
-        x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
+    const OxNode *from = ox_made_by(ox, n->in[operand]);
     bool sum = from && (ox_torch_node(from, "aten.add") ||
                         ox_torch_node(from, "aten.sub"));
     return !sum || says_epsilon(n) ? name : NULL;

@@ -36,10 +36,13 @@ OxName *ox_name_of(const Ox *ox, Str name) {
     return i < 0 ? NULL : &ox->names.data[i];
 }
 
-const OxNode *ox_maker(const Ox *ox, Str name, const char *type) {
+const OxNode *ox_made_by(const Ox *ox, Str name) {
     const OxName *x = ox_name_of(ox, name);
-    const OxNode *n =
-        x && x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
+    return x && x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
+}
+
+const OxNode *ox_maker(const Ox *ox, Str name, const char *type) {
+    const OxNode *n = ox_made_by(ox, name);
     return n && !strcmp(n->type, type) ? n : NULL;
 }
 

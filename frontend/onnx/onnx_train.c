@@ -374,20 +374,14 @@ static bool with_buffer(Case *c) {
     return true;
 }
 
-/* The node that makes an operand; NULL: none. */
-static const OxNode *made_by(const Ox *ox, Str operand) {
-    const OxName *x = ox_name_of(ox, operand);
-    bool made = x && x->kind == OX_RESULT && x->index < ox->nodes.len;
-    return made ? &ox->nodes.data[x->index] : NULL;
-}
-
 /* True for a product with what a normalisation written as arithmetic may have
    computed, or its own last node. */
 static bool of_normalised(const Ox *ox, const OxNode *n, Str weight) {
     static const char *const last[] = {
         "Mul", "Div", "Cast", "Reshape", "*Normalization", NULL};
     for (int k = 0; k < n->nin; k++) {
-        const OxNode *from = n->in[k] == weight ? NULL : made_by(ox, n->in[k]);
+        const OxNode *from =
+            n->in[k] == weight ? NULL : ox_made_by(ox, n->in[k]);
         if (from && matches(from->type, last)) return true;
     }
     return false;
@@ -400,9 +394,9 @@ static bool plain_gain(Case *c) {
     const OxNode *n = c->role;
     Str gain = c->x->name;
     for (int k = 0; !strcmp(n->type, "Add") && k < n->nin; k++) {
-        const OxNode *from = made_by(c->ox, n->in[k]);
-        const OxInit *w = beside(c, "weight");
-        if (!from || !w || w == c->x || strcmp(from->type, "Mul") ||
+        const OxNode *from = ox_maker(c->ox, n->in[k], "Mul");
+        const OxInit *w = from ? beside(c, "weight") : NULL;
+        if (!w || w == c->x ||
             (from->in[0] != w->name && from->in[1] != w->name))
             continue;
         n = from;

@@ -4,6 +4,7 @@
 #include "ir/base/files.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -21,6 +22,11 @@ Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role) {
     char why[160];
     if (!path || file_guard_claim(g, path, role, why)) return OK;
     return fail(d, (Loc){.file = intern(path)}, "%s", why);
+}
+
+const char *temporary_place(void) {
+    const char *given = getenv("TMPDIR");
+    return given && *given ? given : "/tmp";
 }
 
 bool has_suffix(const char *name, const char *suffix) {

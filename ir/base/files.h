@@ -19,6 +19,9 @@ Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role);
    folder of `other`, unless absolute. */
 Str file_beside(const char *other, const char *name);
 
+/* The folder for temporary files: $TMPDIR, or /tmp. */
+const char *temporary_place(void);
+
 /* True if a name has that ending. */
 bool has_suffix(const char *name, const char *suffix);
 
