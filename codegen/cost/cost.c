@@ -5,8 +5,8 @@
    2, a division 14, tanh and the like about 30, a Philox number 60; an index of
    a nest costs a multiply-high and three more for each dim but the first, twice
    that with 64 bits; a thread's place in a tensor 20, a fold over the threads
-   of a row 30, over those of a block 60.  models/gpu_instructions.py holds
-   these numbers beside the machine code. */
+   of a row 30, over those of a block 60.  models/bench/gpu_instructions.py
+   holds these numbers beside the machine code. */
 #include "codegen/cost/cost.h"
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metric_kinds.c: what each metric sums, and how its value follows from the
    sums. Definitions are those of scikit-learn and, for perplexity and mean
-   IoU, of torchmetrics; models/metric_values.py has their values. */
+   IoU, of torchmetrics; models/record/metric_values.py has their values. */
 #include "frontend/run/metric_kinds.h"
 
 #include <math.h>

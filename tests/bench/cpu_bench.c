@@ -13,7 +13,7 @@
    serve: answers each line of the input with a median in milliseconds:
      gemm f32|bf16 SECONDS M N K NN|NT|TN
      conv f32|bf16 SECONDS fwd|dgrad|wgrad N C IMAGE K KERNEL STRIDE PAD
-   (models/bench_kernels.py). */
+   (models/bench/bench_kernels.py). */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdio.h>

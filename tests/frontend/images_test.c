@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* images_test.c: folders of pictures, compared with Pillow's pixels
-   (models/image_values.py), and files that are not pictures. */
+   (models/record/image_values.py), and files that are not pictures. */
 #define _GNU_SOURCE
 #include "frontend/data/images.h"
 

@@ -3,7 +3,7 @@
    docs/coverage/subgradients.csv, cell by cell.
 
    Each file in tests/onnx/kinks is a sum of functions, each of an input named
-   like its row; models/kinks.py wrote the files with PyTorch and JAX and
+   like its row; models/record/kinks.py wrote the files with PyTorch and JAX and
    recorded their gradients in the table. The last two columns say where ampc
    differs and why: there the gradient must be the one in that column. */
 #include <math.h>

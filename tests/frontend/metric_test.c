@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metric_test.c: metrics compared with scikit-learn's and torchmetrics'
-   values (models/metric_values.py), however samples are divided into batches
-   and ranks; and refusals. */
+   values (models/record/metric_values.py), however samples are divided into
+   batches and ranks; and refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/harness.h"
 

@@ -9,7 +9,7 @@
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
-/* ---- exports of PyTorch (models/gen_export.py) --------------------------- */
+/* ---- exports of PyTorch (models/record/export.py) ------------------------ */
 
 typedef struct Torch {
     Arena *a;

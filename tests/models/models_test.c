@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* models_test.c: the models of models/, with small dimensions: all of them
    learn one batch; MLP, CNN and GPT train as PyTorch does
-   (models/gen_amp_traces.py).
+   (models/record/amp_traces.py).
  */
 #include <math.h>
 #include <stdio.h>

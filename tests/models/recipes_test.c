@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recipes_test.c: the recipes in models/recipes, compared with PyTorch over
-   five steps (recipes.txt, which models/recipes.py recorded in f64). */
+   five steps (recipes.txt, which models/recipes/record.py recorded in f64). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rules_test.c: --placement pytorch, op by op, compared with torch.autocast
-   (tests/passes/autocast.txt, which models/gen_autocast.py writes). */
+   (tests/passes/autocast.txt, which models/record/autocast.py writes). */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>

@@ -230,7 +230,8 @@ TEST_CASE(dtypes, go_has_the_types) {
 
 /* ---- casts to 8 bits ----------------------------------------------------- */
 
-/* f8.txt: fp32 numbers and the codes that libraries give (models/gen_f8.py). */
+/* f8.txt: fp32 numbers and the codes that libraries give (models/record/f8.py).
+ */
 enum { LIBRARIES = 6 };
 static const char *const f8_head = "type fp32 torch-2.11.0 torch-2.15.0 "
                                    "ml_dtypes onnx-saturate onnx "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drawn.h: random numbers determined by a name and a repetition;
-   models/drawn.py computes the same. */
+   models/precision/drawn.py computes the same. */
 #ifndef AMPC_TESTS_SUPPORT_DRAWN_H
 #define AMPC_TESTS_SUPPORT_DRAWN_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* accumulate_test.c: a step of several micro-batches equals one with all
    their samples in one batch, whatever the weights of their labels, and
-   samples that do not fill a batch train. models/accumulate.py wrote
+   samples that do not fill a batch train. models/record/accumulate.py wrote
    tests/accumulate/expected.csv. */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { BATCH = 4, SAMPLES = 22, T = 3, IN = 5, H = 6, C = 4, MOST = 12 };
 #define CPU    " --target cpu:x86-64-v2 "
 #define BY_SGD " --loss auto --optimizer sgd,lr=0.2" CPU
 
-/* Like those of models/accumulate.py. */
+/* Like those of models/record/accumulate.py. */
 static struct Data {
     float x[SAMPLES * T * IN], r[SAMPLES * T * C], m[SAMPLES * T];
     int64_t t[SAMPLES * T];

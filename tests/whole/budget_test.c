@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* budget_test.c: what --max-loss-error and --max-gradient-error promise.
 
-   tests/losses/budget.csv holds what models/budget.py has measured in 12 draws;
-   the predictions are made again here. */
+   tests/losses/budget.csv holds what models/precision/budget.py has measured in
+   12 draws; the predictions are made again here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 /* emit_onnx_test.c: --emit-onnx.  Written files are imported again, and the
    interpreter must find the same values: every op of tests/ops that ONNX
    has, in every dtype, and whole models with their casts.
-   models/check_emit.py checks such files with the ONNX checker and ONNX
+   models/check/emit.py checks such files with the ONNX checker and ONNX
    Runtime. */
 #define _GNU_SOURCE
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exporters_test.c: files of each exporter, trained for 5 steps and compared
-   with the framework's own training (models/exporters.py explains the lines
-   of tests/exporters/NAME.txt). */
+   with the framework's own training (models/exporters/exporters.py explains the
+   lines of tests/exporters/NAME.txt). */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -240,7 +240,7 @@ static void register_cases(void) {
 }
 TEST_REGISTRAR(register_cases);
 
-/* ---- PyTorch's samples of its ops (models/opinfo.py) --------------------- */
+/* ---- PyTorch's samples of its ops (models/precision/opinfo.py) ----------- */
 
 enum { FEWEST_OPS = 570 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loss_values_test.c: losses of --loss and sums of them compared with values
-   and gradients that models/loss_values.py records with PyTorch in fp64: one
-   step, and evaluation of parts of a batch, whose other rows contain
+   and gradients that models/record/loss_values.py records with PyTorch in fp64:
+   one step, and evaluation of parts of a batch, whose other rows contain
    garbage. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>

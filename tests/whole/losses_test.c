@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* losses_test.c: loss and first gradient of many losses and heads in 16 bits
-   are at most as far from fp64 as those of torch.autocast (models/losses.py
-   made the models, the gradients in fp64 and autocast's distances). */
+   are at most as far from fp64 as those of torch.autocast
+   (models/precision/losses.py made the models, the gradients in fp64 and
+   autocast's distances). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,7 +219,7 @@ TEST_REGISTRAR(add_cases);
 
 TEST_CASE(losses, there_are_at_least_40) { CHECK(nrows >= 40); }
 
-/* ---- PyTorch's samples of its ops (models/opinfo16.py) ------------------- */
+/* ---- PyTorch's samples of its ops (models/precision/opinfo16.py) --------- */
 
 /* A sample without distances has a reason that opinfo16.py knows; none: of a
    run that recorded no reasons. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_values_test.c: the learning rate of each step of every schedule,
-   compared with the rates that models/schedule_values.py records with
+   compared with the rates that models/record/schedule_values.py records with
    PyTorch and transformers. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state_test.c: state that changes in training besides parameters, compared
-   with PyTorch (models/state.py wrote tests/onnx/state): modes of BatchNorm,
-   means over all batches, running statistics of InstanceNorm, dropouts that
-   a file contains in parts; frozen weights, which keep all their bits; and a
-   warning. */
+   with PyTorch (models/record/state.py wrote tests/onnx/state): modes of
+   BatchNorm, means over all batches, running statistics of InstanceNorm,
+   dropouts that a file contains in parts; frozen weights, which keep all their
+   bits; and a warning. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 enum { STEPS = 4, NX = 4 * 2 * 5 * 5, NT = 4 * 2 * 3 * 3 };
 #define FP32 "--loss auto --precision fp32 --target cpu:x86-64-v2 "
 
-/* Like numbers() of models/state.py. */
+/* Like numbers() of models/record/state.py. */
 typedef struct Batch {
     float x[NX], t[NT];
     ampc_input in[2];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace_test.c: training compared with PyTorch 2.11 (models/gen_traces.py).
+/* trace_test.c: training compared with PyTorch 2.11 (models/record/traces.py).
 
    Every folder of tests/traces is one case: free-running loss and gradient
    norm in fp32, or, with parameters set before every step, loss and every
@@ -199,7 +199,7 @@ static void run_level(char *line) {
 }
 
 /* O2 and O3 compared with an emulation of them in PyTorch
-   (models/gen_autocast.py). */
+   (models/record/autocast.py). */
 TEST_CASE(trace, apex_levels_train_as_apex_does) {
     size_t size;
     char *all = test_read_file("tests/traces/levels.txt", &size), *save;

@@ -3,7 +3,7 @@
 """How libraries cast fp32 to 8-bit floats (maintainers; needs torch, ml_dtypes,
 onnx, a C++ compiler and CUDA's headers).
 
-usage: gen_f8.py TESTS --cuda INCLUDE [--torch PYTHON]...
+usage: f8.py TESTS --cuda INCLUDE [--torch PYTHON]...
   writes TESTS/runtime/f8.txt: the first line names the columns, each other line
   is TYPE, the bits of an fp32 number, and the code that each library gives.
   PYTHON: an interpreter with another torch, which becomes a column of its own.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reference traces: PyTorch's loss, gradient norm, parameters and gradients.
 
-usage: gen_traces.py OUTDIR        (maintainers; needs torch 2.11 and onnx)
+usage: traces.py OUTDIR        (maintainers; needs torch 2.11 and onnx)
 
 Each case is a folder: model.onnx (initial weights inside), options.txt (the
 ampc options that describe the same training) and trace.safetensors:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More losses of models/losses.py, written by hand as users write them: densities,
+"""More losses of losses.py, written by hand as users write them: densities,
 policies, matching, boxes, coordinates far from 0, sums of squares that cancel."""
 import math
 

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models as each exporter writes them: what trains, and 5 steps of SGD, beside the framework.
 
-    [MODES="raw-train .."] [MODELS="GLOB .."] [ONLY=MODULE] python models/exporters.py [--every N] FOLDER [AMPC]
+    [MODES="raw-train .."] [MODELS="GLOB .."] [ONLY=MODULE] python models/exporters/exporters.py [--every N] FOLDER [AMPC]
 
 Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with flax, or Keras with
 tf2onnx, or skl2onnx with scikit-learn, or Paddle with paddle2onnx).  It exports every model in every mode of that framework,
 trains the framework's own model for 5 steps, writes FOLDER/NAME.onnx and FOLDER/NAME.txt, and
 with AMPC (a binary of `ampc`, whose Python package must be importable) trains each file and prints
 the comparison.  Of a case that differs, "named" says that a message names the tensor, node or line at which file and
-model part (exporters_said.py), "general" that only the line about all files of the exporter speaks of it, WRONG that
+model part (said.py), "general" that only the line about all files of the exporter speaks of it, WRONG that
 nothing does.  FOLDER/results.csv collects the rows "case,state,reason,message": a sweep that was stopped goes on with
 the cases that are not there.  --every N takes each Nth model of a mode, from all files of models: about 60 with 10.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
 
@@ -24,9 +24,9 @@ Lines of NAME.txt:
 import argparse, contextlib, copy, csv, fnmatch, functools, io, logging, os, subprocess, sys, tempfile, warnings
 import numpy as np
 import onnx
-from exporters_case import Case, RATE, STEPS, held, neutral_paths
-from exporters_said import Parted, judged
-from exporters_others import jax_cases, keras_cases, paddle_cases, sklearn_cases, tensorflow_cases
+from case import Case, RATE, STEPS, held, neutral_paths
+from said import Parted, judged
+from others import jax_cases, keras_cases, paddle_cases, sklearn_cases, tensorflow_cases
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
 # ---- PyTorch -----------------------------------------------------------------
@@ -210,11 +210,11 @@ def torch_models():
             return s.m(torch.tanh(s.l(x) @ m) * torch.linspace(.5, 1.5, 4) + torch.eye(4)[1]) * torch.tensor(0.7)
 
     x4 = (lambda r: [torch.tensor(r.randn(6, 4), dtype=torch.float32)])
-    from exporters_edges import edges
-    from exporters_kinds import kinds
-    from exporters_more import MODELS as more
-    from exporters_plain import plain
-    from exporters_tables import MODELS as tables
+    from edges import edges
+    from kinds import kinds
+    from more import MODELS as more
+    from plain import plain
+    from tables import MODELS as tables
     image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
@@ -290,8 +290,8 @@ def name_in(in_file, m, name, p):
 
 def torch_cases(folder, done, every):
     import torch
-    from exporters_flow import flow, scripted
-    from exporters_own import kept
+    from flow import flow, scripted
+    from own import kept
     keep_translations(); version = ".".join(torch.__version__.split(".")[:2])
     modes = "raw-train default-train script-train raw-eval default-eval script-eval own-train own-eval"
     for mode in os.environ.get("MODES", modes).split():

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models of bench.py and their batches: MODELS, and MORE by name only."""
+import os
 import sys
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from networks import Loss, Recurrent
+sys.path.append(os.path.join(os.path.dirname(__file__), "../coverage"))
+from networks import Loss, Recurrent  # noqa: E402
 
 VOCABULARY = 1024
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `ampc --emit-onnx` writes, in the ONNX checker and in ONNX Runtime.
 
-    python check_emit.py path/to/ampc
+    python emit.py path/to/ampc
 
 needs onnx and onnxruntime.  The models of this folder, small, and PyTorch's
 exports of tests/onnx, in each precision: the file passes the full checker, and
@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+MODELS_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = {"fp32": 2e-5, "fp16": 2.0**-10, "bf16": 2.0**-7}
 TEXT = "--dim B=2 --dim T=16 --dim VOCAB=20 --dim D=32 --dim L=2 "
 MODELS = [
@@ -53,7 +53,7 @@ def feed(value, rng):
 
 def row(ampc, model, options, precision, folder):
     module, file = os.path.join(folder, "m.so"), os.path.join(folder, "m.onnx")
-    run(ampc, os.path.join(HERE, model), "-o", module, "--precision",
+    run(ampc, os.path.join(MODELS_FOLDER, model), "-o", module, "--precision",
         precision, "--target", "cpu:x86-64-v2", "--emit-onnx", file,
         *options.split())
     m = onnx.load(file)

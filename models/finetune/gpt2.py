@@ -13,7 +13,7 @@ from ampc's and from those of PyTorch's model; status 1 if a loss is more than
 1e-4 apart or logits are more than 1e-3 of the largest.  Tokens are bytes: what
 is trained is no better for it, and no tokenizer has to be fetched.
 
-Needs what zoo.py needs, and onnxruntime."""
+Needs what coverage/zoo.py needs, and onnxruntime."""
 import argparse
 import json
 import os
@@ -29,7 +29,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from bench import peak_mb
+sys.path.append(os.path.join(os.path.dirname(__file__), "../bench"))
+from bench import peak_mb  # noqa: E402
 
 LOSS_LIMIT, LOGIT_LIMIT = 1e-4, 1e-3
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from exporters_edges import Two
+from edges import Two
 
 T = lambda *v: torch.tensor(v)
 GLOBAL = torch.linspace(-1, 1, 16).view(4, 4)

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+MODELS_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SEEDS = (1, 2, 3)
 KINDS = [(masters, state, "") for masters in ("fp32", "kahan", "none")
          for state in ("fp32", "bf16", "int8", "f8")] + [("fp32", "fp32", " --keep f8")]
@@ -66,7 +66,7 @@ def models(o, folder):
 
 def losses(o, folder, model, options, feed, seed):
     so, log = folder + "/m.so", folder + "/log.jsonl"
-    commands = [[o.ampc, "%s/%s.amp" % (HERE, model), "-o", so, "--target", o.target,
+    commands = [[o.ampc, "%s/%s.amp" % (MODELS_FOLDER, model), "-o", so, "--target", o.target,
                  "--seed", str(seed)] + options.split(),
                 [o.ampc, "run", so, "--steps", str(o.steps), "--shuffle", "--log", log] + feed]
     if os.path.exists(log):

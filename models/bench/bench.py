@@ -99,7 +99,7 @@ def onnxruntime_step(path, threads, inputs):
 
 def predict_step(path, threads, inputs):
     sys.path.append(os.path.join(os.path.dirname(__file__),
-                                 "../runtime/python"))
+                                 "../../runtime/python"))
     import ampc
     session = ampc.Module(path).session("cpu", threads)
     return lambda: session.predict(**inputs)

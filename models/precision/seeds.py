@@ -20,7 +20,7 @@ import tempfile
 
 import numpy as np
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+MODELS_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SEEDS, PRECISIONS = (1, 2, 3), ("fp32", "bf16", "fp16")
 
 
@@ -88,7 +88,7 @@ def run(*args):
 def last_loss(ampc, name, precision, seed, folder, feeds):
     _, steps, options = MODELS[name]
     so, weights = (os.path.join(folder, f) for f in ("m.so", "w"))
-    run(ampc, os.path.join(HERE, name + ".amp"), "-o", so, "--precision",
+    run(ampc, os.path.join(MODELS_FOLDER, name + ".amp"), "-o", so, "--precision",
         precision, "--seed", str(seed), "--target", "cpu:x86-64-v3",
         *options.split())
     run(ampc, "run", so, *feeds[0], "--steps", str(steps), "--shuffle",

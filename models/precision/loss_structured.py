@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More losses of models/losses.py, of models with a structure: flows, rankings,
+"""More losses of losses.py, of models with a structure: flows, rankings,
 classes on a sphere, survival, state spaces, kernels, curved spaces, fields,
 graphs."""
 import math

@@ -7,7 +7,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.utils import parametrize
-from exporters_edges import Two
+from edges import Two
 
 randn = lambda *d: torch.randn(*d)
 

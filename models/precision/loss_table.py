@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of models/losses.py: losses of losses.py and loss_heads.py."""
+"""The table of losses.py: losses of losses.py and of the loss_*.py."""
 BATCH = 32
 LOSSES = {}  # name: (outputs, {input: shape}, {parameter: shape}, samples,
 #                     random runs, function)

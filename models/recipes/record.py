@@ -3,7 +3,7 @@
 """Records the losses of models/recipes in PyTorch, for recipes_test.
 
     pip install torch==2.15.0 torchvision==0.26.0   # no other package
-    python3 models/recipes.py > tests/models/recipes.txt
+    python3 models/recipes/record.py > tests/models/recipes.txt
 
 Each recipe is written again with PyTorch's own functions and optimizers, in
 doubles, and trains for five steps.  Parameters are numbers of their names,
@@ -439,7 +439,7 @@ def record(recipe, make, dims):
 
 
 def main():
-    print(f"# models/recipes.py: torch {torch.__version__}")
+    print(f"# models/recipes/record.py: torch {torch.__version__}")
     for row in RECIPES:
         record(*row)
 

@@ -33,7 +33,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../runtime/python"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../runtime/python"))
 import ampc  # noqa: E402
 import drawn  # noqa: E402
 from loss_table import BATCH, LOSSES, loss  # noqa: E402

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of PyTorch for models written in the language.
 
-usage: gen_amp_traces.py OUTDIR
+usage: amp_traces.py OUTDIR
                        (maintainers; needs torch 2.11, onnx and onnxscript)
 
 Each file holds one model of models/*.amp at small dimensions: init/NAME, the
@@ -183,7 +183,7 @@ def gan(out):
     folder = os.path.join(out, "torchscript")
     os.makedirs(folder, exist_ok=True)
     for name, net in ("generator", g), ("critic", d):
-        export(os.path.join(os.path.dirname(__file__), name + ".onnx"), net,
+        export(os.path.join(os.path.dirname(__file__), "..", name + ".onnx"), net,
                dynamo=True, optimize=False, verbose=False, external_data=False,
                dynamic_shapes=({0: torch.export.Dim("batch")},))
         export(os.path.join(folder, name + ".onnx"), net, dynamo=False,

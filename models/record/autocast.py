@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch computes in which dtype (maintainers; needs torch 2.11, onnx).
 
-usage: gen_autocast.py TESTS          writes, in the tests' folder,
+usage: autocast.py TESTS          writes, in the tests' folder,
   passes/autocast.txt   what torch.autocast returns on a GPU for each op and
                         combination of f32 (of which there is no GPU needed:
                         only dtypes are computed) and f16 operands, a line each:
@@ -23,7 +23,7 @@ from onnx import numpy_helper
 from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import gen_traces
+import traces
 
 # ---- autocast ---------------------------------------------------------------
 
@@ -147,15 +147,15 @@ class Level:
 
 def level_lines(folder):
     for name, make_net, levels in (
-            ("mlp_torchscript_sgd", gen_traces.MLP, ("O3:bf16", "O2")),
-            ("cnn_torchscript_slow", gen_traces.CNN, ("O2:bf16", "O3"))):
+            ("mlp_torchscript_sgd", traces.MLP, ("O3:bf16", "O2")),
+            ("cnn_torchscript_slow", traces.CNN, ("O2:bf16", "O3"))):
         net = make_net()
         for i in onnx.load(f"{folder}/{name}/model.onnx").graph.initializer:
             if i.name in net.state_dict():
                 net.state_dict()[i.name].copy_(
                     torch.tensor(numpy_helper.to_array(i)))
         t = load_file(f"{folder}/{name}/trace.safetensors")
-        make_opt = gen_traces.OPTIMIZERS[name.split("_")[-1]][0]
+        make_opt = traces.OPTIMIZERS[name.split("_")[-1]][0]
         for level in levels:
             low = torch.bfloat16 if ":" in level else torch.float16
             run = Level(net, level[:2], low, make_opt)

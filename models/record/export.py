@@ -3,7 +3,7 @@
 """Makes tests/onnx: small PyTorch models exported by both exporters, with what
 PyTorch computes for them.  Maintainers run it once; tests read the files.
 
-    python models/gen_export.py [tests/onnx]
+    python models/record/export.py [tests/onnx]
 
 NAME.dyn.onnx   torch.onnx.export(dynamo=True, optimize=False)
 gpt.dyn23.onnx  the same at opset 23, where attention is one node

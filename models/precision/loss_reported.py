@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More losses of models/losses.py, of kinds whose users report lost digits: ratios
+"""More losses of losses.py, of kinds whose users report lost digits: ratios
 of policies, nearly equal distributions, tails, events in time, boxes and angles far
 from 0, positions, prices, differences of fields."""
 import math

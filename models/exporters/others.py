@@ -3,7 +3,7 @@
 import contextlib, io, itertools
 import numpy as np
 import onnx
-from exporters_case import Case, RATE, STEPS, held, neutral_paths
+from case import Case, RATE, STEPS, held, neutral_paths
 
 draw = lambda seed, *d: np.random.RandomState(seed).randn(*d).astype("f")
 IDS = np.random.RandomState(1).randint(0, 7, (6, 5))

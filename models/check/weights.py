@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights in and out, beside PyTorch and ONNX Runtime.
 
-    python check_weights.py path/to/ampc
+    python weights.py path/to/ampc
 
 needs torch, onnxscript, onnx, onnxruntime and safetensors.  For each model and
 exporter: a state_dict, whole or as 16-bit shards with an index, is loaded by

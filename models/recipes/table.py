@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles and runs every recipe of models/recipes, and prints a table.
 
-usage: recipe_table.py AMPC [--data FOLDER] [--only NAME]
+usage: table.py AMPC [--data FOLDER] [--only NAME]
 
 A row says how many lines a recipe has, how many seconds its compilation takes at
 the sizes of its file, and how far the losses of five steps in fp32 by `ampc run`
-are from PyTorch's in fp64 (tests/models/recipes.txt, which recipes.py recorded
+are from PyTorch's in fp64 (tests/models/recipes.txt, which record.py recorded
 at small sizes). --data keeps the inputs at the file's sizes as FOLDER/NAME.INPUT.npy:
 random numbers of the right shapes, to try a recipe with. Status 1 if a loss is more
 than 1e-5 apart.
@@ -24,11 +24,11 @@ import time
 import numpy as np
 
 STEPS, LIMIT = 5, 1e-5
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 
 
 def drawn(state, count, below=0):
-    """What recipes.py draws: numbers in [-1, 1), or integers below a bound."""
+    """What record.py draws: numbers in [-1, 1), or integers below a bound."""
     out = []
     for _ in range(count):
         for _ in range(3):

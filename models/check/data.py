@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same samples in every format that `ampc run` reads, beside PyTorch.
 
-    python check_data.py path/to/ampc
+    python data.py path/to/ampc
 
 needs torch, onnxscript, onnx, numpy and safetensors, which write the files.  A
 small language model is trained for one epoch from each form of its data; prints

@@ -3,7 +3,7 @@
 """Checkpoints for tests/whole/old, and what training gives after them
 (maintainers; needs NumPy).
 
-usage: gen_old.py AMPC PYTHON NAME FOLDER
+usage: old.py AMPC PYTHON NAME FOLDER
 
 AMPC is the compiler of the build, PYTHON its folder runtime/python; NAME is a row
 of OLD, and FOLDER has the model dropout.amp. Writes FOLDER/NAME.safetensors and, in

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 from exporters import beside, put
-from exporters_case import RATE, STEPS, Case
+from case import RATE, STEPS, Case
 
 BATCH, STEP, WIDTH, HEADS, PAIRS, SIZE, CLASSES, HIDDEN, BLOCK = 2, 5, 32, 2, 1, 16, 16, 64, 16
 EPSILON = 1e-6

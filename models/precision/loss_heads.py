@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More losses and heads of models/losses.py: kinds of which public issue trackers
+"""More losses and heads of losses.py: kinds of which public issue trackers
 report that 16 bits broke them, and kinds that differ from those in losses.py."""
 import math
 

@@ -33,8 +33,8 @@ import tempfile
 import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LOSSES = os.path.join(HERE, "../tests/losses")
-sys.path[:0] = [HERE, os.path.join(HERE, "../runtime/python")]
+LOSSES = os.path.join(HERE, "../../tests/losses")
+sys.path[:0] = [HERE, os.path.join(HERE, "../../runtime/python")]
 import ampc  # noqa: E402
 import drawn  # noqa: E402
 
@@ -72,7 +72,7 @@ class Model:
         self.classes, self.want = 0, {}
         if name in EXAMPLES:
             dims, self.classes = EXAMPLES[name][not small]
-            self.path = os.path.join(HERE, f"{name}.amp")
+            self.path = os.path.join(HERE, "..", f"{name}.amp")
             for d in dims.split():
                 self.options += ["--dim", d]
         else:
