@@ -14,6 +14,12 @@ static int row_axis(const Type *t) {
     return axis;
 }
 
+int64_t codes_bytes(const Type *t) {
+    int64_t rows = 1;
+    for (int d = row_axis(t) - 1; d >= 0; d--) rows *= t->dim[d];
+    return type_count(t) + rows * 4;
+}
+
 static ValueId by(Builder *b, OpCode op, ValueId x, double y) {
     return b2(b, op, x, b_scalar(b, DT_F32, y), DT_F32);
 }

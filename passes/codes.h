@@ -22,6 +22,8 @@ typedef struct Codes {
     ValueId code, scale; /* 0: none */
 } Codes;
 
+/* Bytes of the codes and scales of a value of that type. */
+int64_t codes_bytes(const Type *t);
 /* Builds the codes of x. */
 Codes codes_make(Builder *b, ValueId x);
 /* Builds the f32 numbers for which codes stand. */

@@ -21,6 +21,11 @@ AmpClass node_class(const Node *n) {
     return n->loc.amp ? (AmpClass)(n->loc.amp - 1) : node_info(n)->amp;
 }
 
+bool node_wide_by_policy(const Node *n) {
+    AmpClass class = node_class(n);
+    return n->loc.amp && class <= AMP_FULLOUT && class != AMP_LOW;
+}
+
 FnCall fn_call(const Node *n) {
     return (FnCall){.fn = n->fn,
                     .in = n->in,

@@ -16,6 +16,7 @@
        those with 0
      - it is neither an operand of scores of attention nor a probability:
        backward reads exp of them
+     - no policy line asks for fp32 there
    Of a chain of recomputed values, of which backward reads only the last one,
    that one has codes: the normalised form of a norm's operand instead of the
    operand, whose difference from the mean may be small. Comparisons of
@@ -26,7 +27,10 @@
 
    requires     stage PRIMITIVE, types chosen, recomputed values in backward
    establishes  nothing                                                      */
+#include "passes/common/keep.h"
+
 #include "passes/codes.h"
+#include "passes/common/again.h"
 #include "passes/common/traffic.h"
 #include "passes/common/wide.h"
 #include "passes/rewrite.h"
@@ -62,28 +66,6 @@ static bool by_elements(const Node *n) {
 
 static ValueId forward_of(const Keep *k, ValueId v) {
     return k->original[v.i].i ? k->original[v.i] : v;
-}
-
-/* The forward node that n, which recomputes, repeats; NULL: none. */
-static const Node *repeated_node(const Keep *k, const Node *n) {
-    if (!n->nin || n->nout != 1) return NULL;
-    Users u = users_of(&k->users, forward_of(k, n->in[0]));
-    for (; u.at < u.end; u.at++) {
-        const Node *x = node_get(k->g, *u.at);
-        bool same = !x->flags && node_same_work(x, n);
-        for (int i = 0; i < n->nin && same; i++)
-            same = same_value(x->in[i], forward_of(k, n->in[i]));
-        if (same) return x;
-    }
-    return NULL;
-}
-
-static void find_originals(Keep *k) {
-    for (int i = 0; i < k->g->order.len; i++) {
-        const Node *n = node_at(k->g, i);
-        const Node *x = n->flags & NODE_AGAIN ? repeated_node(k, n) : NULL;
-        if (x) k->original[n->out[0].i] = x->out[0];
-    }
 }
 
 /* ---- comparisons with 0 -------------------------------------------------- */
@@ -278,7 +260,8 @@ static ValueId codes_instead(const Keep *k, ValueId v) {
     if (!(placed && d == DT_F32) && reads_well(k, v, true, DEPTH)) best = v;
     while ((v = next_of(k, only_reader(k, v), v)).i)
         if (reads_well(k, v, true, DEPTH)) best = forward_of(k, v);
-    return best;
+    const Node *n = best.i ? value_maker(g, best) : NULL;
+    return n && node_wide_by_policy(n) ? NO_VALUE : best;
 }
 
 static void choose_codes(Keep *k) {
@@ -290,6 +273,41 @@ static void choose_codes(Keep *k) {
         if (k->kept[v] && !leaves[v] && is_forward(g, (ValueId){v}))
             k->encoded[codes_instead(k, (ValueId){v}).i] = true;
     k->encoded[0] = false;
+}
+
+static Keep keep_new(Graph *g, Arena *a) {
+    int n = g->values.len;
+    return (Keep){.g = g,
+                  .a = a,
+                  .values = (uint32_t)n,
+                  .users = graph_users(g, a),
+                  .kept = NEW_ARRAY(a, bool, n),
+                  .exponent = NEW_ARRAY(a, bool, n),
+                  .original = again_originals(g, a),
+                  .encoded = NEW_ARRAY(a, bool, n)};
+}
+
+static void note_read_by_backward(Keep *k) {
+    const Graph *g = k->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int j = 0; j < n->nin && n->flags & NODE_BACKWARD; j++)
+            if (n->in[j].i) k->kept[view_root(g, n->in[j]).i] = true;
+    }
+}
+
+const int64_t *keep_bytes(Graph *g, PassCtx *cx) {
+    int64_t *bytes = NEW_ARRAY(cx->scratch, int64_t, g->values.len);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+        bytes[v] = type_bytes(value_type(g, (ValueId){v}));
+    if (!cx->opt->keep_f8) return bytes;
+    Keep k = keep_new(g, cx->scratch);
+    note_read_by_backward(&k);
+    find_exponents(&k);
+    choose_codes(&k);
+    for (uint32_t v = 1; v < k.values; v++)
+        if (k.encoded[v]) bytes[v] = codes_bytes(value_type(g, (ValueId){v}));
+    return bytes;
 }
 
 /* ---- values that others give --------------------------------------------- */
@@ -392,18 +410,12 @@ static bool keep_graph(Graph *g, PassCtx *cx) {
     for (int i = 0; i < g->order.len; i++)
         any |= (node_at(g, i)->flags & NODE_BACKWARD) != 0;
     if (!any) return false;
-    Keep k = {.g = g, .a = a, .values = (uint32_t)values};
-    k.users = graph_users(g, a);
-    k.kept = NEW_ARRAY(a, bool, values);
-    k.exponent = NEW_ARRAY(a, bool, values);
-    k.original = NEW_ARRAY(a, ValueId, values);
-    k.encoded = NEW_ARRAY(a, bool, values);
+    Keep k = keep_new(g, a);
     k.derived = NEW_ARRAY(a, int, values);
     k.codes = NEW_ARRAY(a, Codes, values);
     k.wide = NEW_ARRAY(a, ValueId, values);
     k.same = NEW_ARRAY(a, ValueId, values);
     traffic_kept(g, k.kept, cx);
-    find_originals(&k);
     share_signs(&k);
     find_exponents(&k);
     choose_codes(&k);

@@ -22,8 +22,7 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     if (k && dtype_of(p->g, n->out[k]) == DT_F32 &&
         !node_may_store(p->g, n, k, p->low))
         return "a sum";
-    if (n->loc.amp && node_class(n) <= AMP_FULLOUT && node_class(n) != AMP_LOW)
-        return "the policy";
+    if (node_wide_by_policy(n)) return "the policy";
     if (n->loc.amp && value_count(p->g, v) > 1) return NULL;
     if (p->f.origins.of[v.i] != FROM_DATA) return "made of integers";
     if (p->whole && p->whole[v.i]) return place_stream;

@@ -34,6 +34,7 @@
        places of forward; only as many of the first ones as suffice.
    requires     stage PRIMITIVE, types chosen
    establishes  backward nodes with !again                                   */
+#include "passes/common/keep.h"
 #include "passes/common/mincut.h"
 #include "passes/common/traffic.h"
 #include "passes/rewrite.h"
@@ -50,6 +51,7 @@ typedef struct Recompute {
     Graph *g;
     int *part;    /* per node: the compiler's region; 0: none */
     int64_t kept; /* bytes of the solution                                */
+    const int64_t *bytes; /* per value: if it is stored (keep.h) */
     Arena *a;
     Cut *cut;
     bool *low;
@@ -169,7 +171,7 @@ static void add_node(Recompute *r, NodeId id) {
             cut_low_implies_low(r->cut, again, (int)n->in[k].i);
     for (int k = 0; k < n->nout; k++) {
         CutCost kept = {{0}};
-        kept.of[KEPT_BYTES] = type_bytes(value_type(g, n->out[k]));
+        kept.of[KEPT_BYTES] = r->bytes[n->out[k].i];
         if (must)
             cut_low_implies_low(r->cut, (int)n->out[k].i, again);
         else
@@ -207,8 +209,7 @@ static void solve(Recompute *r) {
     ASSERT(possible && "what must be computed again may be");
     r->kept = 0;
     for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
-        if (is_kept(r, (ValueId){v}))
-            r->kept += remat_bytes_of(g, (ValueId){v});
+        if (is_kept(r, (ValueId){v})) r->kept += r->bytes[v];
 }
 
 /* ---- a budget ------------------------------------------------------------ */
@@ -241,7 +242,7 @@ static Line line_new(const Recompute *r) {
         const Node *n = node_get(g, l.node[i]);
         l.made[i + 1] = l.made[i];
         for (int k = 0; k < n->nout; k++) {
-            int64_t bytes = is_view(n) ? 0 : remat_bytes_of(g, n->out[k]);
+            int64_t bytes = is_view(n) ? 0 : r->bytes[n->out[k].i];
             l.kept[n->out[k].i] = is_kept(r, n->out[k]);
             if (l.kept[n->out[k].i]) l.made[i + 1] += bytes;
             if (last[n->out[k].i] <= i + 1) continue;
@@ -286,7 +287,7 @@ static int64_t bytes_held(const Recompute *r, const Line *l) {
         part = r->part[l->node[i].i];
         for (int k = 0; k < n->nout && part; k++)
             if (l->kept[n->out[k].i] && !is_kept(r, n->out[k]))
-                sum += remat_bytes_of(r->g, n->out[k]);
+                sum += type_bytes(value_type(r->g, n->out[k]));
         if (sum > most) most = sum;
     }
     return r->kept + most;
@@ -533,6 +534,7 @@ static Status remat_graph(Graph *g, PassCtx *cx) {
     r.stores = NEW_ARRAY(a, bool, g->nodes.len);
     r.twin = NEW_ARRAY(a, ValueId, r.nodes);
     r.position = graph_positions(g, a);
+    r.bytes = keep_bytes(g, cx);
     if (cx->opt->remat == REMAT_AUTO) {
         solve_moving_little(&r, cx);
         if (g->module->low != NUM_DTYPES && !g->module->rule) halve(&r, cx);
