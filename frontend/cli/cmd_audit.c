@@ -178,6 +178,19 @@ static Status measure_alone(Audit *a) {
     return OK;
 }
 
+/* The step as it would be without --keep f8. */
+static Status measure_same(Audit *a) {
+    int n = a->step.sites.len;
+    bool *on = NEW_ARRAY(a->s->arena, bool, n + 1);
+    for (int i = 0; i < n; i++) {
+        on[i] = !dtype_info[a->step.sites.data[i].dtype].stored;
+        a->codes |= !on[i];
+    }
+    return a->codes ? audit_measure(a, &a->step, on, a->batches, NULL, false,
+                                    &a->same)
+                    : OK;
+}
+
 /* ---- lines --------------------------------------------------------------- */
 
 /* The share of the original difference that a step still has: the larger of
@@ -512,6 +525,7 @@ static Status audit(Audit *a) {
     TRY(audit_measure(a, &a->step, NULL, 1, NULL, false, &a->first));
     TRY(audit_measure(a, &a->step, NULL, a->batches, a->loss, true, &a->all));
     TRY(measure_alone(a));
+    TRY(measure_same(a));
     TRY(audit_budget(a->s, &a->file, &a->budget));
     if (a->step.sites.len && !a->budget) TRY(find_lines(a));
     TRY(measure_own(a)); /* the last operand: random numbers */

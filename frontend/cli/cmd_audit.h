@@ -28,8 +28,8 @@ typedef struct Replica {
     char *on;       /* what these say */
 } Replica;
 
-/* Section "ir:place" of a module; with policy lines, the IR before pass
-   policy compiled with them up to pass place. */
+/* Section "ir:place" of a module, or "ir:keep" if it has --keep f8; with policy
+   lines, the IR before pass policy compiled with them up to that pass. */
 Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
                     Module **m);
 /* Whether the module was compiled with limits of errors. */
@@ -84,6 +84,8 @@ typedef struct Audit {
                                  0: none */
     bool overflows;           /* the gradient, at that scale, too */
     Apart all, first;         /* over all batches, in the first */
+    Apart same;               /* .. without codes of 8 bits */
+    int codes;                /* number of values that have these */
     Apart *alone;             /* per rounding, in the first batch */
     VEC(Str) nodes;           /* nodes of the lines */
     Settings lines;

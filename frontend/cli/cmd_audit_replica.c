@@ -33,6 +33,12 @@ static void only_this_cpu(Options *o) {
     vec_push(o->arena, &o->targets, (Target){.isa = l->isa});
 }
 
+/* The pass after which every rounding is in the IR. */
+static const char *last_pass(const Options *o) {
+    return o->keep_f8 ? "keep" : "place";
+}
+
+/* last: NULL for that pass. */
 static Status with_lines(Session *s, const SectionFile *f,
                          const Settings *lines, const char *last, Module **m) {
     Options o;
@@ -40,13 +46,15 @@ static Status with_lines(Session *s, const SectionFile *f,
     only_this_cpu(&o);
     TRY(kept_ir(s, f, "policy", m));
     (*m)->policy = *lines;
-    return run_between(*m, &s->diag, &o, "policy", last);
+    return run_between(*m, &s->diag, &o, "policy", last ? last : last_pass(&o));
 }
 
 Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
                     Module **m) {
-    return lines ? with_lines(s, f, lines, "place", m)
-                 : kept_ir(s, f, "place", m);
+    Options o;
+    if (lines) return with_lines(s, f, lines, NULL, m);
+    TRY(kept_options(s, f, &o));
+    return kept_ir(s, f, last_pass(&o), m);
 }
 
 Status audit_budget(Session *s, const SectionFile *f, bool *budget) {

@@ -27,7 +27,7 @@ static void put_sites(const Audit *a, StrBuf *sb) {
     int n = a->step.sites.len;
     double sum = 0;
     for (int i = 0; i < n; i++) sum += audit_weight(a, i, false);
-    sb_puts(sb, "\nrounded to 16 bits, each alone on the first batch (share: "
+    sb_puts(sb, "\nrounded, each alone on the first batch (share: "
                 "of the squares of both)\n"
                 "    share  gradient      loss       bytes  what\n");
     for (int i = 0; i < n && i < MOST; i++) {
@@ -116,10 +116,13 @@ void audit_put_text(const Audit *a, StrBuf *sb) {
               a->file.path, (long long)a->batches, a->batches > 1 ? "es" : "",
               (long long)a->feed.batch, a->all.loss, own, wide, a->all.grad,
               a->own, a->loss[0]);
+    if (a->codes)
+        sb_printf(sb, "without --keep f8: loss %.1e, gradient %.1e\n",
+                  a->same.loss, a->same.grad);
     put_scale(a, sb);
     put_parameters(a, sb);
     if (!a->step.sites.len) {
-        sb_puts(sb, "\nnothing is rounded to 16 bits\n");
+        sb_puts(sb, "\nnothing is rounded to 16 bits or codes\n");
         return;
     }
     put_sites(a, sb);
@@ -147,6 +150,12 @@ void audit_put_json(const Audit *a, StrBuf *sb) {
     put_audit_number(sb, "own_loss", a->own);
     put_audit_number(sb, "first_loss", a->loss[0]);
     put_audit_number(sb, "first_loss_fp32", a->wide[0]);
+    if (a->codes) {
+        sb_printf(sb, ",\"without_codes\":{\"roundings\":%d",
+                  a->step.sites.len - a->codes);
+        put_apart(sb, &a->same);
+        sb_puts(sb, "}");
+    }
     if (a->scale > 0)
         sb_printf(sb,
                   ",\"loss_scale\":%.9g,\"first_loss_scale\":%.9g,"

@@ -6,8 +6,14 @@
             %h = relu %y : f32[4,3]   %r = cast (cast %h : bf16) : f32
             %h.2 = where %round.0, %r, %h   %z = matmul %h.2, %w : f32[..]
             return loss=.., grad/w=%dw
+   What backward computes again is rounded if what it repeats is. What it reads
+   from codes of 8 bits (passes/codes.h) is the coded value itself, unless an
+   input says that the value is rounded to codes.
    requires     stage PRIMITIVE, types chosen                                */
 #include "passes/common/twin.h"
+
+#include "passes/codes.h"
+#include "passes/common/again.h"
 
 #include <string.h>
 
@@ -15,24 +21,31 @@ typedef struct Twin {
     Graph *g;
     Builder b;
     Arena *scratch;
-    ValueId *wide; /* per value: the value that its readers read instead, or
-                      0 */
-    int *site;     /* per value: 1 + the number of its rounding, or 0 */
-    int limit;     /* length of `wide` and `site` */
+    ValueId *wide;     /* per value: the value that its readers read instead, or
+                          0 */
+    int *site;         /* per value: 1 + the number of its rounding, or 0 */
+    ValueId *original; /* again.h */
+    int limit;         /* length of these */
     TwinSites *sites;
+    VEC(ValueId) on; /* per rounding: its input */
 } Twin;
 
 /* ---- a rounding ---------------------------------------------------------- */
 
-/* v, which replaces `old`, possibly rounded if a new input says so. */
-static ValueId twin_rounded(Twin *t, ValueId v, ValueId old, TwinSite s) {
+/* The number of a new rounding, of `old`. */
+static int new_site(Twin *t, ValueId old, TwinSite s) {
     Str name = internf("round.%d", t->sites->len);
     ValueId on = graph_input(t->g, name, type_scalar(DT_BOOL));
-    ValueId low = b_cast(&t->b, v, s.dtype);
     s.input = value_get(t->g, on)->name;
     vec_push(t->g->arena, t->sites, s);
-    t->site[old.i] = t->sites->len;
-    return b_where(&t->b, on, b_cast(&t->b, low, DT_F32), v);
+    vec_push(t->scratch, &t->on, on);
+    return t->site[old.i] = t->sites->len;
+}
+
+/* v, rounded to d where the input of that rounding says so. */
+static ValueId rounded_at(Twin *t, ValueId v, DType d, int site) {
+    ValueId low = b_cast(&t->b, b_cast(&t->b, v, d), DT_F32);
+    return b_where(&t->b, t->on.data[site - 1], low, v);
 }
 
 /* The copy of a parameter is computed here from the parameter. */
@@ -47,14 +60,19 @@ static ValueId copy_of(Twin *t, ValueId v) {
                   .parameter = true};
     ValueId from = graph_var(t->g, source);
     from = b_cast(&t->b, from, DT_F32);
-    return twin_rounded(t, from, v, s);
+    return rounded_at(t, from, s.dtype, new_site(t, v, s));
+}
+
+/* Codes stay what they are. */
+static bool is_rounded(DType d) {
+    return dtype_is_low(d) && !dtype_info[d].stored;
 }
 
 static ValueId twin_operand(Twin *t, ValueId v) {
     if (!v.i || (int)v.i >= t->limit) return v;
     if (!t->wide[v.i].i) {
         const Value *val = value_get(t->g, v);
-        if (!dtype_is_low(value_dtype(t->g, v)))
+        if (!is_rounded(value_dtype(t->g, v)))
             t->wide[v.i] = v;
         else if (val->kind == VK_VAR)
             t->wide[v.i] = copy_of(t, v);
@@ -80,7 +98,43 @@ static NodeId made_again(Twin *t, const Node *n, const ValueId *in,
 static bool only_moves(const Twin *t, const Node *n) {
     OpKind kind = node_kind(n);
     return (kind == KIND_VIEW || kind == KIND_MOVE) &&
-           dtype_is_low(value_dtype(t->g, n->in[0]));
+           is_rounded(value_dtype(t->g, n->in[0]));
+}
+
+/* The rounding that decides whether `old`, a result of n in 16 bits, is
+   rounded. */
+static int site_of(Twin *t, const Node *n, ValueId old) {
+    ValueId from = t->original[old.i];
+    bool codes = codes_source(t->g, old).i != 0; /* cast from f32 */
+    int site = codes ? t->site[n->in[0].i] : t->site[from.i];
+    const Type *was = value_type(t->g, old);
+    if (site && (codes || t->sites->data[site - 1].dtype == was->dtype))
+        return t->site[old.i] = site;
+    TwinSite s = {.value = value_get(t->g, old)->name,
+                  .node = n->loc.named,
+                  .dtype = was->dtype,
+                  .bytes = type_bytes(was),
+                  .backward =
+                      n->flags & NODE_BACKWARD && !(n->flags & NODE_AGAIN)};
+    return new_site(t, old, s);
+}
+
+/* n has read `old` from codes: it is the value that has the codes, unless this
+   is rounded. */
+static void read_codes_or_value(Twin *t, const Node *n) {
+    Graph *g = t->g;
+    ValueId old = n->out[0], from = t->original[old.i];
+    const Node *maker = value_maker(g, from);
+    const Value *code =
+        value_get(g, node_get(g, value_get(g, n->in[0])->def)->in[0]);
+    TwinSite s = {.value = value_get(g, from)->name,
+                  .node = maker ? maker->loc.named : NULL,
+                  .dtype = type_get(code->type)->dtype,
+                  .bytes = type_bytes(type_get(code->type))};
+    ValueId read = twin_operand(t, old);
+    int site = new_site(t, old, s);
+    t->wide[old.i] = b_where(&t->b, t->on.data[site - 1], read,
+                             b_cast(&t->b, twin_operand(t, from), DT_F32));
 }
 
 static void widen_twin_node(Twin *t, NodeId id) {
@@ -96,29 +150,25 @@ static void widen_twin_node(Twin *t, NodeId id) {
     }
     for (int i = 0; i < n.nout; i++) {
         out[i] = value_dtype(t->g, n.out[i]);
-        if (dtype_is_low(out[i])) out[i] = DT_F32;
+        if (is_rounded(out[i])) out[i] = DT_F32;
         same &= out[i] == value_dtype(t->g, n.out[i]);
     }
     if (same) {
         vec_push(t->g->arena, &t->g->order, id);
-        return;
-    }
-    if (n.op == OP_CAST && value_dtype(t->g, in[0]) == out[0]) {
+    } else if (n.op == OP_CAST && value_dtype(t->g, in[0]) == out[0]) {
         t->wide[n.out[0].i] = in[0];
     } else {
         NodeId to = made_again(t, &n, in, out);
         for (int i = 0; i < n.nout; i++)
             t->wide[n.out[i].i] = node_get(t->g, to)->out[i];
     }
+    if (n.op == OP_MUL && codes_source(t->g, n.out[0]).i)
+        read_codes_or_value(t, &n);
     for (int i = 0; i < n.nout; i++) {
-        const Type *was = value_type(t->g, n.out[i]);
-        if (!dtype_is_low(was->dtype) || only_moves(t, &n)) continue;
-        TwinSite s = {.value = value_get(t->g, n.out[i])->name,
-                      .node = n.loc.named,
-                      .dtype = was->dtype,
-                      .bytes = type_bytes(was),
-                      .backward = n.flags & NODE_BACKWARD};
-        t->wide[n.out[i].i] = twin_rounded(t, t->wide[n.out[i].i], n.out[i], s);
+        DType was = value_dtype(t->g, n.out[i]);
+        if (!is_rounded(was) || only_moves(t, &n)) continue;
+        t->wide[n.out[i].i] =
+            rounded_at(t, t->wide[n.out[i].i], was, site_of(t, &n, n.out[i]));
     }
 }
 
@@ -181,6 +231,7 @@ Status twin_make(Module *m, Diag *d, Str objective, TwinSites *sites) {
               .scratch = arena_new(),
               .limit = g->values.len,
               .sites = sites};
+    t.original = again_originals(g, t.scratch);
     int n = g->order.len;
     NodeId *order = NEW_ARRAY(t.scratch, NodeId, n + 1);
     memcpy(order, g->order.data, (size_t)n * sizeof *order);
