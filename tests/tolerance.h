@@ -146,6 +146,8 @@
    of the magnitudes of its products: of 64 channels or 512 positions, with
    the sums of four terms before and of nine after them. */
 #define TOL_FILTERED 0x1p-21
+/* The same by 4x4 tiles, whose numbers amplify roundings. */
+#define TOL_FILTERED_4 0x1p-20
 
 /* Losses and running statistics of a few steps in fp32 compared with
    PyTorch's, all below 2: the order of sums. */

@@ -14,14 +14,14 @@ size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
     ChlastPlan last;
     size_t most = 0;
     if (threads < 1) threads = 1;
-    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++)
-        if (chlast_wgrad_plan(c, kind, &last)) {
-            size_t need = chlast_bytes(&last, threads);
-            if (need > most) most = need;
-        }
-    WinoPlan wino;
-    if (wino_wgrad_plan(c, TILE_WIDENED, &wino)) {
-        size_t need = wino_bytes(&wino, threads);
+    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
+        WinoPlan wino;
+        size_t need = 0;
+        if (chlast_wgrad_plan(c, kind, &last))
+            need = chlast_bytes(&last, threads);
+        if (wino_wgrad_plan(c, kind, &wino) &&
+            wino_bytes(&wino, threads) > need)
+            need = wino_bytes(&wino, threads);
         if (need > most) most = need;
     }
     if (most) return most;

@@ -3,11 +3,19 @@
    memory. */
 #include "runtime/cpu/wino.h"
 
+/* Measured limits of both sizes of tiles. */
+typedef struct WinoRule {
+    int edge;
+    int64_t results; /* fewest results in a channel: with fewer, transforming
+                        the weights costs more than it saves */
+    int64_t weights; /* most channels times result channels                 */
+} WinoRule;
+
+static const WinoRule wino_rules[] = {{2, 384, INT64_MAX}, {4, 512, 1 << 16}};
+
 enum {
-    WINO_TILES = 96, /* with fewer, transforming the weights costs more than
-                        it saves */
-    WINO_PART = 3,   /* faster only if this many quarters of the tiles are
-                        results */
+    WINO_PART = 3,         /* faster only if this many quarters of the tiles are
+                              results */
     WINO_SOURCE = 1 << 17, /* floats of an item's tiles                     */
     WINO_SOURCE_MAX = 1 << 18, /* the same for a single row of tiles */
     WINO_ITEM = 64,        /* tiles of an item                             */
@@ -15,6 +23,9 @@ enum {
     WINO_SUMS = 1 << 17,   /* sums of a position have more floats than this */
     WINO_SLICES = 8,       /* slices of turns, each of which is short, */
     WINO_SLICED = 1 << 13, /* used if a position has at most this many sums */
+    WINO_SUMS_4 =
+        1 << 15,         /* most sums per position of 4x4 tiles, if there are */
+    WINO_ONCE = 1 << 10, /* more results in a channel than one turn has   */
 };
 
 static size_t wino_floats(int64_t n) {
@@ -38,83 +49,111 @@ static int64_t wino_rows(int64_t most, int64_t wide) {
     return best;
 }
 
-/* The stage, including the points that tiles read beyond its end. */
-static void wino_staged(ChlastPlan *p) {
-    p->points += p->pitch[2] + 2;
-    p->stage = wino_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
+/* The stage of a source whose results fill whole tiles. */
+static int wino_staged(const LibConv *c, int dgrad, int edge, ChlastPlan *p) {
+    LibConv whole = *c;
+    int64_t *result = dgrad ? whole.in : whole.out;
+    for (int i = 1; i < 3; i++) result[i] = round_up(result[i], edge);
+    if (!chlast_geometry(&whole, dgrad, TILE_WIDENED, 1, 1, p)) return 0;
+    int64_t cs = p->p.cs;
+    conv_geometry(c, dgrad, &p->p);
+    p->p.cs = cs;
+    return 1;
 }
 
-static int wino_geometry(const LibConv *c, int dgrad, int kind, WinoPlan *p) {
-    *p = (WinoPlan){0};
+static int wino_geometry(const LibConv *c, int dgrad, const WinoRule *rule,
+                         WinoPlan *p) {
+    int edge = rule->edge;
+    *p = (WinoPlan){.edge = edge};
+    if (!wino_staged(c, dgrad, edge, &p->x)) return 0;
+    const ConvPlan *x = &p->x.p;
+    int64_t results = x->dim[1].result * x->dim[2].result;
+    p->high = ceil_div(x->dim[1].result, edge);
+    p->wide = ceil_div(x->dim[2].result, edge);
+    for (int i = 0; i < 2; i++)
+        p->begin[i] = min64(conv_shift(x, i + 1, 0), conv_shift(x, i + 1, 2));
+    if (results * c->n < rule->results || x->channels * x->m > rule->weights ||
+        results * 4 < p->high * p->wide * edge * edge * WINO_PART)
+        return 0;
+    p->channels = p->x.cb * p->x.cblocks;
+    p->cols = round_up(x->m, BLOCK_COLS);
+    return wino_places(p) * p->wide * (p->channels + 3 * BLOCK_COLS) <=
+           WINO_SOURCE_MAX;
+}
+
+static int wino_is_narrow(int64_t dtype) {
+    return dtype == AMPC_BF16 || dtype == AMPC_F16;
+}
+
+/* Tiles of 4x4 only where both factors have 16 bits; else tiles of 2x2 where
+   kind permits them. */
+static int wino_choose(const LibConv *c, int dgrad, int narrow, int kind,
+                       WinoPlan *p) {
     int flat =
         c->in[0] == 1 && c->out[0] == 1 && c->kernel[0] == 1 && c->pad[0] == 0;
     for (int i = 1; i < 3; i++)
         flat &= c->kernel[i] == 3 && c->stride[i] == 1 && c->dilation[i] == 1;
-    if (!flat || kind != TILE_WIDENED ||
-        !chlast_geometry(c, dgrad, kind, 1, 1, &p->x))
-        return 0;
-    const ConvPlan *x = &p->x.p;
-    p->high = ceil_div(x->dim[1].result, 2);
-    p->wide = ceil_div(x->dim[2].result, 2);
-    for (int i = 0; i < 2; i++)
-        p->begin[i] = min64(conv_shift(x, i + 1, 0), conv_shift(x, i + 1, 2));
-    int64_t tiles = p->high * p->wide;
-    if (tiles * c->n < WINO_TILES ||
-        x->dim[1].result * x->dim[2].result < tiles * WINO_PART)
-        return 0;
-    wino_staged(&p->x);
-    p->channels = p->x.cb * p->x.cblocks;
-    p->cols = round_up(x->m, BLOCK_COLS);
-    return WINO_PLACES * p->wide * (p->channels + 3 * BLOCK_COLS) <=
-           WINO_SOURCE_MAX;
+    if (!flat || kind == TILE_AMX) return 0;
+    for (int i = narrow; i >= 0; i--)
+        if ((i || kind == TILE_WIDENED) &&
+            wino_geometry(c, dgrad, &wino_rules[i], p))
+            return 1;
+    return 0;
 }
 
 int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
-    if (!wino_geometry(c, dgrad, kind, p)) return 0;
-    int64_t tile = WINO_PLACES * (p->channels + 3 * BLOCK_COLS);
-    int64_t tiles = min64(WINO_SOURCE / tile, WINO_ITEM);
-    int64_t all = p->x.images * p->high;
+    int narrow = wino_is_narrow(dgrad ? c->y_dtype : c->x_dtype) &&
+                 wino_is_narrow(c->w_dtype);
+    if (!wino_choose(c, dgrad, narrow, kind, p)) return 0;
+    p->weights = wino_place(p->x.p.channels * p->cols);
+    /* Each item reads all weights: fewer items if these are large. */
+    int large = p->edge == 4 && wino_places(p) * p->weights > WINO_SOURCE_MAX;
+    int64_t tile = wino_places(p) * (p->channels + 3 * BLOCK_COLS);
+    int64_t source = large ? WINO_SOURCE_MAX : WINO_SOURCE;
+    int64_t tiles = min64(source / tile, WINO_ITEM);
+    int64_t all = p->x.images * p->high, items = (large ? 2 : 4) * threads;
     p->rows = max64(1, tiles / p->wide);
-    if (threads > 1) p->rows = min64(p->rows, max64(1, all / (4 * threads)));
+    if (threads > 1) p->rows = min64(p->rows, max64(1, all / items));
     p->rows = wino_rows(p->rows, p->wide);
     tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * 3 * BLOCK_COLS);
-    p->other = wino_floats(WINO_PLACES * p->x.p.channels * p->cols);
+    p->other = wino_floats(wino_places(p) * p->weights);
     /* results of 3 vectors by point, followed by a block for transposing */
-    int64_t points = 4 * tiles + BLOCK_LANES;
-    p->worker = wino_floats(WINO_PLACES * (p->source + p->sums) +
+    int64_t points = p->edge * p->edge * tiles + BLOCK_LANES;
+    p->worker = wino_floats(wino_places(p) * (p->source + p->sums) +
                             2 * points * 3 * BLOCK_COLS);
     return 1;
 }
 
 int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
-    if (!wino_geometry(c, 0, kind, p)) return 0;
-    /* dY as the source of a convolution that extends over odd edges */
-    LibConv even = *c;
-    even.c = c->k;
+    int narrow = wino_is_narrow(c->x_dtype) && wino_is_narrow(c->y_dtype);
+    int64_t sums = c->c * c->k;
+    if (sums > WINO_SUMS_4 && c->n * c->out[1] * c->out[2] > WINO_ONCE)
+        narrow = 0;
+    if (!wino_choose(c, 0, narrow, kind, p)) return 0;
+    LibConv same = *c; /* dY is the source of a convolution of one point */
+    same.c = c->k;
     for (int i = 1; i < 3; i++) {
-        even.in[i] = even.out[i] = c->out[i];
-        even.kernel[i] = 1 + c->out[i] % 2;
-        even.pad[i] = 0;
+        same.in[i] = c->out[i];
+        same.kernel[i] = 1;
+        same.pad[i] = 0;
     }
-    if (!chlast_geometry(&even, 0, kind, 1, 1, &p->dy)) return 0;
-    wino_staged(&p->dy);
+    if (!wino_staged(&same, 0, p->edge, &p->dy)) return 0;
     int64_t images = min64(p->x.images, p->dy.images);
     p->x.images = p->dy.images = images;
     p->cols = p->dy.cb * p->dy.cblocks;
-    int64_t turn =
-        p->channels * p->cols > WINO_SUMS ? 2 * WINO_TURN : WINO_TURN;
+    int64_t turn = sums > WINO_SUMS ? 2 * WINO_TURN : WINO_TURN;
     p->rows = min64(max64(1, turn / p->wide), images * p->high);
     int64_t tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * p->cols);
-    size_t both = wino_floats(WINO_PLACES * (p->source + p->sums));
+    p->weights = wino_place(p->channels * p->cols);
+    size_t both = wino_floats(wino_places(p) * (p->source + p->sums));
     int64_t turns = ceil_div(min64(images, c->n) * p->high, p->rows);
-    p->slices =
-        p->channels * p->cols > WINO_SLICED ? 1 : min64(turns, WINO_SLICES);
+    p->slices = sums > WINO_SLICED ? 1 : min64(turns, WINO_SLICES);
     p->other = (p->slices > 1 ? 0 : both) +
-               wino_floats(p->slices * WINO_PLACES * p->channels * p->cols) +
+               wino_floats(p->slices * wino_places(p) * p->weights) +
                wino_floats(2 * tiles);
     /* a block of dW: nine taps of its channels, and their transposes */
     p->worker = 2 * wino_floats(9 * CHLAST * BLOCK_LANES);

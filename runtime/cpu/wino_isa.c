@@ -7,10 +7,11 @@
    the cache. For dW a turn is some rows of tiles of both X and dY. All
    threads transform them first and then add to the sums, one position and
    some channels at a time. */
-#include "runtime/cpu/wino_run.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
 #include "runtime/cpu/transpose.h"
+#include "runtime/cpu/wino_run.h"
+#include "runtime/cpu/wino_turn.h"
 
 enum { WINO_CHANNELS = 64 /* channels per item of dW */ };
 
@@ -30,140 +31,31 @@ typedef struct WinoRun {
     char *workers;
 } WinoRun;
 
-/* Makes the compiler advance a pointer instead of keeping an address per
-   position. */
-#define NEXT(p, step)                                                          \
-    do {                                                                       \
-        (p) += (step);                                                         \
-        __asm__("" : "+r"(p));                                                 \
-    } while (0)
-
-/* ---- turning ------------------------------------------------------------- */
-
-/* B' of a column. */
-INLINE void wino_source(const vf d[4], vf t[4]) {
-    t[0] = d[0] - d[2];
-    t[1] = d[1] + d[2];
-    t[2] = d[2] - d[1];
-    t[3] = d[1] - d[3];
-}
-
-/* A' times a column of sums. */
-INLINE void wino_result(const vf m[4], vf y[2]) {
-    y[0] = m[0] + m[1] + m[2];
-    y[1] = m[1] - m[2] - m[3];
-}
-
-/* G times a column of weights, and its transpose for sums of dW. */
-INLINE void wino_weight(const vf w[3], vf t[4]) {
-    vf half = vset(0.5f), even = half * (w[0] + w[2]), odd = half * w[1];
-    t[0] = w[0];
-    t[1] = even + odd;
-    t[2] = even - odd;
-    t[3] = w[2];
-}
-
-INLINE void wino_weight_back(const vf m[4], vf w[3]) {
-    vf half = vset(0.5f), sum = half * (m[1] + m[2]);
-    w[0] = m[0] + sum;
-    w[1] = half * (m[1] - m[2]);
-    w[2] = sum + m[3];
-}
-
-/* A times a column of dY. */
-INLINE void wino_gradient(const vf d[2], vf t[4]) {
-    t[0] = d[0];
-    t[1] = d[0] + d[1];
-    t[2] = d[0] - d[1];
-    t[3] = -d[1];
-}
-
-/* Transforms a row of `wide` tiles, VL channels, from the first point that
-   tile 0 reads, to positions `step` apart; tiles are `next` apart there. */
-static void wino_turn_source(const float *from, int64_t cb, int64_t pitch,
-                             int64_t wide, float *to, int64_t next,
-                             int64_t step) {
-    vf col[4][4], t[4];
-    for (int x = 0; x < 2; x++) {
-        for (int y = 0; y < 4; y++) t[y] = vload(from + (y * pitch + x) * cb);
-        wino_source(t, col[x]);
-    }
-    for (int64_t i = 0; i < wide; i++, to += next) {
-        float *place = to;
-        from += 2 * cb;
-        for (int x = 2; x < 4; x++) {
-            for (int y = 0; y < 4; y++)
-                t[y] = vload(from + (y * pitch + x - 2) * cb);
-            wino_source(t, col[x]);
-        }
-        for (int y = 0; y < 4; y++) {
-            vf d[4] = {col[0][y], col[1][y], col[2][y], col[3][y]};
-            wino_source(d, t);
-            for (int x = 0; x < 4; x++) {
-                vstore(place, t[x]);
-                NEXT(place, step);
-            }
-        }
-        for (int y = 0; y < 4; y++) {
-            col[0][y] = col[2][y];
-            col[1][y] = col[3][y];
-        }
-    }
-}
-
-static void wino_turn_gradient(const float *from, int64_t cb, int64_t pitch,
-                               int64_t wide, float *to, int64_t next,
-                               int64_t step) {
-    for (int64_t i = 0; i < wide; i++, to += next, from += 2 * cb) {
-        vf col[2][4], t[4];
-        float *place = to;
-        for (int x = 0; x < 2; x++) {
-            vf d[2] = {vload(from + x * cb), vload(from + (pitch + x) * cb)};
-            wino_gradient(d, col[x]);
-        }
-        for (int y = 0; y < 4; y++) {
-            vf d[2] = {col[0][y], col[1][y]};
-            wino_gradient(d, t);
-            for (int x = 0; x < 4; x++) {
-                vstore(place, t[x]);
-                NEXT(place, step);
-            }
-        }
-    }
-}
-
 /* All channels of row `row` of the staged tiles. */
 static void wino_row(const WinoRun *r, int64_t row, float *to) {
     const WinoPlan *p = &r->p;
     const ChlastPlan *c = &p->x;
-    int64_t image = row / p->high, y = row % p->high * 2 + p->begin[0];
+    int64_t image = row / p->high, y = row % p->high * p->edge + p->begin[0];
     int64_t at = c->lead + image * c->image + y * c->pitch[2] + p->begin[1];
     for (int64_t b = 0; b < c->cblocks; b++)
         for (int64_t j = 0; j < c->cb; j += VL)
-            wino_turn_source(r->stage + (b * c->points + at) * c->cb + j, c->cb,
-                             c->pitch[2], p->wide, to + b * c->cb + j,
-                             p->channels, p->source);
+            WINO_TURN(wino_turn_source, p->edge,
+                      r->stage + (b * c->points + at) * c->cb + j, c->cb,
+                      c->pitch[2], p->wide, to + b * c->cb + j, p->channels,
+                      p->source);
 }
 
 static void wino_row_dy(const WinoRun *r, int64_t row, float *to) {
     const WinoPlan *p = &r->p;
     const ChlastPlan *c = &p->dy;
-    int64_t at = row / p->high * c->image + row % p->high * 2 * c->pitch[2];
+    int64_t at =
+        row / p->high * c->image + row % p->high * p->edge * c->pitch[2];
     for (int64_t b = 0; b < c->cblocks; b++)
         for (int64_t j = 0; j < c->cb; j += VL)
-            wino_turn_gradient(r->stage_dy + (b * c->points + at) * c->cb + j,
-                               c->cb, c->pitch[2], p->wide, to + b * c->cb + j,
-                               p->cols, p->sums);
-}
-
-/* Stages the source. Points that tiles read beyond the last image are zero. */
-static void wino_stage(AmpcPool *pool, const WinoRun *r, const ChlastPlan *c,
-                       const ChlastCall *call, float *stage) {
-    int64_t end = c->lead + c->images * c->image;
-    ISA(chlast_stage)(pool, c, call, r->image0, r->images, stage);
-    for (int64_t b = 0; b < c->cblocks; b++)
-        memset(stage + (b * c->points + end) * c->cb, 0,
-               (size_t)((c->points - end) * c->cb) * sizeof *stage);
+            WINO_TURN(wino_turn_gradient, p->edge,
+                      r->stage_dy + (b * c->points + at) * c->cb + j, c->cb,
+                      c->pitch[2], p->wide, to + b * c->cb + j, p->cols,
+                      p->sums);
 }
 
 /* ---- weights ------------------------------------------------------------- */
@@ -211,49 +103,14 @@ static void wino_weights_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         }
         float *to = r->w + panel * k + v * VL;
         for (int64_t c = 0; c < k; c++, to += w * VL) {
-            vf tap[9], col[3][4], t[4];
+            vf tap[9];
             wino_load_weights(r, i * VL, m - i * VL, c, tap);
-            for (int x = 0; x < 3; x++) {
-                vf d[3] = {tap[x], tap[3 + x], tap[6 + x]};
-                wino_weight(d, col[x]);
-            }
-            for (int y = 0; y < 4; y++) {
-                vf d[3] = {col[0][y], col[1][y], col[2][y]};
-                wino_weight(d, t);
-                for (int x = 0; x < 4; x++)
-                    vstore(to + (y * 4 + x) * k * r->p.cols, t[x]);
-            }
+            WINO_TURN(wino_turn_weights, r->p.edge, tap, to, r->p.weights);
         }
     }
 }
 
 /* ---- forward, and the gradient by the input ------------------------------ */
-
-/* Transforms the sums of a row of tiles, VL columns, to the two rows of
-   results that begin at `to`, `width` points of `ld` floats; `two`: there is
-   a second row. */
-static void wino_turn_sums(const float *from, int64_t step, int64_t next,
-                           int64_t wide, float *to, int64_t ld, int64_t width,
-                           int two) {
-    for (int64_t i = 0; i < wide; i++, from += next, to += 2 * ld) {
-        vf row[4][2], y[2];
-        const float *place = from;
-        for (int a = 0; a < 4; a++) {
-            vf m[4];
-            for (int b = 0; b < 4; b++) {
-                m[b] = vload(place);
-                NEXT(place, step);
-            }
-            wino_result(m, row[a]);
-        }
-        for (int b = 0; b < 2 && 2 * i + b < width; b++) {
-            vf m[4] = {row[0][b], row[1][b], row[2][b], row[3][b]};
-            wino_result(m, y);
-            vstore(to + b * ld, y[0]);
-            if (two) vstore(to + (width + b) * ld, y[1]);
-        }
-    }
-}
 
 /* Results of whole rows, n from `first` of all staged images on, by channel. */
 static void wino_store(const WinoRun *r, const float *from, int64_t ld,
@@ -277,7 +134,8 @@ static void wino_store(const WinoRun *r, const float *from, int64_t ld,
 /* The first result of row `row` of the staged tiles. */
 static int64_t wino_first(const WinoRun *r, int64_t row) {
     const ConvDim *d = r->p.x.p.dim;
-    return (row / r->p.high * d[1].result + row % r->p.high * 2) * d[2].result;
+    return (row / r->p.high * d[1].result + row % r->p.high * r->p.edge) *
+           d[2].result;
 }
 
 /* Columns n0 .. for w vectors, of all tiles of an item. */
@@ -287,20 +145,21 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
     const WinoPlan *p = &r->p;
     const ConvDim *d = p->x.p.dim;
     int64_t k = p->x.p.channels, tiles = rows * p->wide, ld = w * VL;
-    for (int64_t i = 0; i < WINO_PLACES; i++)
+    for (int64_t i = 0; i < wino_places(p); i++)
         for (int64_t y = 0; y < tiles; y += MR) ISA(tile_rows)
     [0][min64(MR, tiles - y) - 1][w - 1](
         k, source + i * p->source + y * p->channels, p->channels,
-        r->w + i * k * p->cols + n0 * k, ld, sums + i * p->sums + y * ld, ld, 0,
+        r->w + i * p->weights + n0 * k, ld, sums + i * p->sums + y * ld, ld, 0,
         sums);
     int64_t first = wino_first(r, row0), n = wino_first(r, row0 + rows) - first;
-    for (int64_t y = 0; y < rows; y++)
+    for (int64_t y = 0; y < rows; y++) {
+        int64_t some = d[1].result - (row0 + y) % p->high * p->edge;
+        float *to = acc + (wino_first(r, row0 + y) - first) * ld;
         for (int j = 0; j < w; j++)
-            wino_turn_sums(
-                sums + y * p->wide * ld + j * VL, p->sums, ld, p->wide,
-                acc + (wino_first(r, row0 + y) - first) * ld + j * VL, ld,
-                d[2].result, (row0 + y) % p->high * 2 + 1 < d[1].result);
-    int64_t tld = 4 * p->rows * p->wide + BLOCK_LANES;
+            WINO_TURN(wino_turn_sums, p->edge, sums + y * p->wide * ld + j * VL,
+                      p->sums, ld, p->wide, to + j * VL, ld, d[2].result, some);
+    }
+    int64_t tld = p->edge * p->edge * p->rows * p->wide + BLOCK_LANES;
     float *turned = acc + tld * NR;
     for (int64_t x = 0; x < ld; x += TW)
         for (int64_t y = 0; y < n; y += TW)
@@ -314,8 +173,8 @@ static void wino_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
     float *source = (float *)(void *)(r->workers + (size_t)worker * p->worker);
-    float *sums = source + WINO_PLACES * p->source;
-    float *acc = sums + WINO_PLACES * p->sums;
+    float *sums = source + wino_places(p) * p->source;
+    float *acc = sums + wino_places(p) * p->sums;
     for (int64_t i = lo; i < hi; i++) {
         int64_t row0 = i * p->rows;
         int64_t rows = min64(p->rows, r->images * p->high - row0);
@@ -345,7 +204,7 @@ int ISA(wino_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
     int64_t end = call->first + call->images;
     for (r.image0 = call->first; r.image0 < end; r.image0 += r.images) {
         r.images = min64(p->x.images, end - r.image0);
-        wino_stage(pool, &r, &p->x, call, r.stage);
+        ISA(chlast_stage)(pool, &p->x, call, r.image0, r.images, r.stage);
         pool_run(pool, ceil_div(r.images * p->high, p->rows), 1, wino_work, &r);
     }
     return 1;
@@ -375,11 +234,12 @@ static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     int64_t tiles = r->rows * p->wide;
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t place = i % WINO_PLACES, c0 = i / WINO_PLACES * WINO_CHANNELS;
+        int64_t place = i % wino_places(p);
+        int64_t c0 = i / wino_places(p) * WINO_CHANNELS;
         int64_t end = min64(c0 + WINO_CHANNELS, channels);
         const float *x = r->tiles + place * p->source;
         const float *dy = r->tiles_dy + place * p->sums;
-        float *to = r->sums + place * p->channels * p->cols;
+        float *to = r->sums + place * p->weights;
         int64_t left = ceil_div(m, VL);
         for (int64_t n0 = 0, w; n0 < m; n0 += w * VL, left -= w) {
             w = tile_width(left);
@@ -401,16 +261,16 @@ static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     int64_t parts = ceil_div(p->x.p.channels, WINO_CHANNELS);
     WinoRun own = *r;
     own.tiles = (float *)(void *)(r->workers + (size_t)worker * p->worker);
-    own.tiles_dy = own.tiles + WINO_PLACES * p->source;
+    own.tiles_dy = own.tiles + wino_places(p) * p->source;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = turns * i / p->slices, to = turns * (i + 1) / p->slices;
-        own.sums = r->sums + i * WINO_PLACES * p->channels * p->cols;
+        own.sums = r->sums + i * wino_places(p) * p->weights;
         own.adds = r->image0 > 0;
         for (int64_t t = from; t < to; t++, own.adds = 1) {
             own.row0 = t * p->rows;
             own.rows = min64(p->rows, all - own.row0);
             wino_turn_work(&own, 0, 2 * own.rows, worker);
-            wino_sum_work(&own, 0, WINO_PLACES * parts, worker);
+            wino_sum_work(&own, 0, wino_places(p) * parts, worker);
         }
     }
 }
@@ -418,7 +278,7 @@ static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 /* Adds vectors [lo, hi) of the sums of all slices, in order. */
 static void wino_add_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
-    int64_t each = WINO_PLACES * r->p.channels * r->p.cols;
+    int64_t each = wino_places(&r->p) * r->p.weights;
     (void)worker;
     for (int64_t i = lo * VL; i < hi * VL; i += VL) {
         vf sum = vload(r->sums + i);
@@ -433,28 +293,16 @@ static void wino_dw_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
     int64_t channels = p->x.p.channels, m = p->x.p.m;
-    int64_t step = p->channels * p->cols, blocks = ceil_div(channels, CHLAST);
+    int64_t blocks = ceil_div(channels, CHLAST);
     float *tap = (float *)(void *)(r->workers + (size_t)worker * p->worker);
     float *line = tap + 9 * CHLAST * VL;
     for (int64_t i = lo; i < hi; i++) {
         int64_t c0 = i % blocks * CHLAST, n0 = i / blocks * VL;
         int64_t nc = min64(CHLAST, channels - c0), run = 9 * nc;
-        for (int64_t c = 0; c < nc; c++) {
-            const float *from = r->sums + (c0 + c) * p->cols + n0;
-            vf row[4][3], w[3];
-            for (int y = 0; y < 4; y++) {
-                vf s[4];
-                for (int x = 0; x < 4; x++)
-                    s[x] = vload(from + (y * 4 + x) * step);
-                wino_weight_back(s, row[y]);
-            }
-            for (int x = 0; x < 3; x++) {
-                vf s[4] = {row[0][x], row[1][x], row[2][x], row[3][x]};
-                wino_weight_back(s, w);
-                for (int y = 0; y < 3; y++)
-                    vstore(tap + (c * 9 + y * 3 + x) * VL, w[y]);
-            }
-        }
+        for (int64_t c = 0; c < nc; c++)
+            WINO_TURN(wino_turn_back, p->edge,
+                      r->sums + (c0 + c) * p->cols + n0, p->weights,
+                      tap + c * 9 * VL);
         for (int64_t q = 0; q < run; q += TB)
             for (int j = 0; j < VL; j += TB)
                 transpose(line + j * 9 * CHLAST + q, 9 * CHLAST,
@@ -470,10 +318,9 @@ static void wino_wgrad_begin(WinoRun *r, void *scratch) {
     r->stage = scratch;
     r->stage_dy = (void *)((char *)scratch + p->x.stage);
     r->tiles = r->sums = (void *)((char *)r->stage_dy + p->dy.stage);
-    r->tiles_dy = r->tiles + WINO_PLACES * p->source;
-    if (p->slices == 1) r->sums = r->tiles_dy + WINO_PLACES * p->sums;
-    r->row =
-        (void *)(r->sums + p->slices * WINO_PLACES * p->channels * p->cols);
+    r->tiles_dy = r->tiles + wino_places(p) * p->source;
+    if (p->slices == 1) r->sums = r->tiles_dy + wino_places(p) * p->sums;
+    r->row = (void *)(r->sums + p->slices * wino_places(p) * p->weights);
     r->each = r->row + tiles;
     for (int32_t i = 0; i < tiles; i++) {
         r->each[i] = i;
@@ -492,8 +339,8 @@ int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
     wino_wgrad_begin(&r, scratch);
     for (; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(p->x.images, conv->n - r.image0);
-        wino_stage(pool, &r, &p->x, call, r.stage);
-        wino_stage(pool, &r, &p->dy, &dy, r.stage_dy);
+        ISA(chlast_stage)(pool, &p->x, call, r.image0, r.images, r.stage);
+        ISA(chlast_stage)(pool, &p->dy, &dy, r.image0, r.images, r.stage_dy);
         if (p->slices > 1) {
             pool_run(pool, p->slices, 1, wino_slice_work, &r);
             continue;
@@ -503,12 +350,11 @@ int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
             r.rows = min64(p->rows, rows - r.row0);
             r.adds = r.image0 + r.row0 > 0;
             pool_run(pool, 2 * r.rows, 1, wino_turn_work, &r);
-            pool_run(pool, WINO_PLACES * parts, 1, wino_sum_work, &r);
+            pool_run(pool, wino_places(p) * parts, 1, wino_sum_work, &r);
         }
     }
     if (p->slices > 1)
-        pool_run(pool, WINO_PLACES * p->channels * p->cols / VL, 64,
-                 wino_add_work, &r);
+        pool_run(pool, wino_places(p) * p->weights / VL, 64, wino_add_work, &r);
     pool_run(pool, ceil_div(p->x.p.m, VL) * ceil_div(p->x.p.channels, CHLAST),
              1, wino_dw_work, &r);
     return 1;
