@@ -10,7 +10,11 @@
    differs from them, a module's code is wrong. In both cases only if they
    differ by more than rounding explains (cmd_bisect_rounding.c). Otherwise the
    value is nothing but rounding error, or operands that agree within the
-   tolerance were amplified. */
+   tolerance were amplified.
+
+   Rounding also decides which of nearly equal numbers is the largest. An index
+   or a comparison that differs for that reason is no difference, and nodes that
+   read it are interpreted with A's for both modules. */
 #include "frontend/cli/cmd_bisect.h"
 
 #include <limits.h>
@@ -102,7 +106,7 @@ typedef struct Slices {
 } Slices;
 
 /* True if interpreted value w of A and v of B differ by more than the roundings
-   of only one side explain. */
+   of only one side explain; indices and comparisons, if they differ. */
 static bool computed_apart(Bisect *b, Slices *x, ValueId w, ValueId v, Pair *p,
                            double *limit, Arena *a) {
     const double least = 1e-9; /* tolerance of an interpreter in double */
@@ -111,11 +115,52 @@ static bool computed_apart(Bisect *b, Slices *x, ValueId w, ValueId v, Pair *p,
     if (!ta || !tb) return false;
     *p = pair_of(b, ta, tb);
     if (p->apart <= least) return false;
+    if (x->b.chosen && x->b.chosen[v.i]) return false;
     if (!x->moved_a) x->moved_a = slice_moved(&x->a, NULL, ROUND_APART, a);
     if (!x->moved_b) x->moved_b = slice_moved(&x->b, &x->a, ROUND_APART, a);
     if (!x->moved_a || !x->moved_b) return false;
-    *limit = fmax(least, explained(p, x->moved_a[w.i], x->moved_b[v.i]));
+    *limit = least;
+    if (dtype_is_float(value_dtype(x->b.p->g, v)))
+        *limit = fmax(least, explained(p, x->moved_a[w.i], x->moved_b[v.i]));
     return p->apart > *limit;
+}
+
+static bool same_numbers(const Slices *x, ValueId w, ValueId v, Arena *a) {
+    const Tensor *ta = settled(&x->a, w, a), *tb = settled(&x->b, v, a);
+    return ta && tb && tensors_apart(ta, 1, tb) == 0;
+}
+
+/* B's nodes read A's indices and comparisons where B's differ; with `moved`
+   only where rounding makes them differ. True if there are such, and B's slice
+   has run again. */
+static bool take_equal_choices(Slices *x, const Slice *like,
+                               const double *moved, Arena *a) {
+    const Graph *g = x->b.p->g;
+    bool any = false;
+    if (!x->b.chosen) x->b.chosen = NEW_ARRAY(a, EvalTensor *, g->values.len);
+    for (int i = 0; i < x->b.order.len; i++) {
+        const Node *n = node_get(g, x->b.order.data[i]);
+        for (int k = 0; k < n->nout; k++) {
+            ValueId v = n->out[k];
+            const EvalTensor *own = x->b.value[v.i];
+            if (!own || own->f || x->b.chosen[v.i]) continue;
+            ValueId w = graph_find_value(x->a.p->g, value_get(g, v)->name);
+            EvalTensor *theirs = w.i ? x->a.value[w.i] : NULL;
+            if (!theirs || theirs->f ||
+                !shape_equal(value_type(x->a.p->g, w), value_type(g, v)) ||
+                same_numbers(x, w, v, a) ||
+                (moved &&
+                 !is_rounded_to(&x->b, v, theirs, moved, ROUND_APART, a)))
+                continue;
+            x->b.chosen[v.i] = theirs;
+            any = true;
+        }
+    }
+    Diag quiet = {0};
+    any = any && slice_run(&x->b, like, a, &quiet) == OK;
+    sb_free(&quiet.text);
+    if (any) x->moved_b = NULL; /* found anew */
+    return any;
 }
 
 /* Where values va and vb, computed from equal operands, differ: the first node
@@ -125,7 +170,9 @@ static bool part_inside(Bisect *b, Slices *x, ValueId va, ValueId vb,
                         Arena *a) {
     Pair p;
     double limit;
-    if (!computed_apart(b, x, va, vb, &p, &limit, a)) return false;
+    do
+        if (!computed_apart(b, x, va, vb, &p, &limit, a)) return false;
+    while (take_equal_choices(x, &x->a, x->moved_b, a));
     for (int i = 0; i < x->b.order.len; i++) {
         const Node *n = node_get(x->b.p->g, x->b.order.data[i]);
         for (int k = 0; k < n->nout; k++) {
@@ -139,6 +186,17 @@ static bool part_inside(Bisect *b, Slices *x, ValueId va, ValueId vb,
     return false;
 }
 
+/* The distance that roundings explain between what the interpreter computes and
+   what is stored. */
+static double limit_of_code(Slice *x, ValueId v, const Pair *p, Arena *a) {
+    const double *moved = slice_moved(x, NULL, ROUND_CODE, a);
+    if (!moved) return INFINITY;
+    if (dtype_is_float(value_dtype(x->p->g, v)))
+        return explained(p, 0, moved[v.i]);
+    const EvalTensor *stored = eval_from_tensor(a, p->a);
+    return is_rounded_to(x, v, stored, moved, ROUND_CODE, a) ? INFINITY : 0;
+}
+
 /* True if memory holds other numbers than the interpreter computes from the
    same operands, and no rounding explains it. */
 static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
@@ -150,32 +208,45 @@ static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
     if (!made) return false;
     Pair p = pair_by(stored, 1, made);
     if (p.apart <= b->tolerance) return false;
-    const double *moved = slice_moved(x, NULL, ROUND_CODE, a);
-    double limit = moved ? explained(&p, 0, moved[v.i]) : INFINITY;
-    if (p.apart <= fmax(limit, b->tolerance)) return false;
+    double limit = fmax(limit_of_code(x, v, &p, a), b->tolerance);
+    if (p.apart <= limit) return false;
     Str name = value_get(x->p->g, v)->name;
     part_at(b, b->side == x->side ? x->p : x->q,
-            b->side == x->side ? x->q : x->p, name, &p,
-            fmax(limit, b->tolerance), cause);
+            b->side == x->side ? x->q : x->p, name, &p, limit, cause);
     return true;
 }
 
-/* True if roundings explain the whole value. */
-static bool nothing_but_rounding(Slice *xa, ValueId va, Slice *xb, ValueId vb,
-                                 const Pair *p, Arena *a) {
+/* Why nobody is at fault for values that only their operands make differ:
+   roundings explain the whole value, or equal choices make the values equal. */
+static Mark excuse_of(Bisect *b, Slices *x, ValueId va, ValueId vb,
+                      const Pair *p, Arena *a) {
     Diag quiet = {0};
-    bool run = slice_run(xa, NULL, a, &quiet) == OK &&
-               slice_run(xb, NULL, a, &quiet) == OK;
+    bool run = slice_run(&x->a, NULL, a, &quiet) == OK &&
+               slice_run(&x->b, NULL, a, &quiet) == OK;
     sb_free(&quiet.text);
-    const double *moved_a = run ? slice_moved(xa, NULL, ROUND_ALL, a) : NULL;
-    const double *moved_b = run ? slice_moved(xb, NULL, ROUND_ALL, a) : NULL;
-    return moved_a && moved_b &&
-           explained(p, moved_a[va.i], moved_b[vb.i]) >= 1;
+    double *moved_a = run ? slice_moved(&x->a, NULL, ROUND_ALL, a) : NULL;
+    double *moved_b = run ? slice_moved(&x->b, NULL, ROUND_ALL, a) : NULL;
+    if (moved_a && moved_b && explained(p, moved_a[va.i], moved_b[vb.i]) >= 1)
+        return MARK_NOISE;
+    if (!run || !take_equal_choices(x, NULL, NULL, a)) return MARK_NONE;
+    const Tensor *ta = settled(&x->a, va, a), *tb = settled(&x->b, vb, a);
+    bool agree =
+        ta && tb &&
+        pair_of(b, ta, tb).apart <=
+            allowed(b, type_get(ta->type)->dtype, type_get(tb->type)->dtype);
+    return agree ? MARK_CHOSEN : MARK_NONE;
 }
 
-/* Values va and vb, stored as these two, differ. Returns true if the value is
-   nothing but rounding error. */
-static bool look_into(Bisect *b, const Seen *pa, ValueId va, const Seen *pb,
+static void keep_grown(Bisect *b, const Seen *pa, const Seen *pb, Str name,
+                       const Pair *p) {
+    part_at(b, pa, pb, name, p, b->tolerance, CAUSE_GROWN);
+    b->grown = b->part;
+    b->part = (Part){0};
+}
+
+/* Values va and vb, stored as these two, differ. Returns why that is nobody's
+   fault. */
+static Mark look_into(Bisect *b, const Seen *pa, ValueId va, const Seen *pb,
                       ValueId vb, const Pair *p) {
     const double most = 1e9;   /* limit of multiply-adds that are interpreted */
     const double noise = 1e-6; /* tolerance of sums in fp32 that are too long to
@@ -184,35 +255,37 @@ static bool look_into(Bisect *b, const Seen *pa, ValueId va, const Seen *pb,
     Arena *a = arena_new();
     Diag quiet = {0};
     Str name = value_get(pb->g, vb)->name;
-    bool is_nothing = false;
+    Mark mark = pb->mark[vb.i];
     bool both = slice_find(&x.a, &b->side[0], pa, va, &b->side[1], pb) &&
                 slice_find(&x.b, &b->side[1], pb, vb, &b->side[0], pa);
     bool run = both && x.a.work + x.b.work < most &&
                slice_run(&x.a, NULL, a, &quiet) == OK &&
                slice_run(&x.b, &x.a, a, &quiet) == OK;
     sb_free(&quiet.text);
-    if (run && part_inside(b, &x, va, vb, a)) {
+    bool inside = run && part_inside(b, &x, va, vb, a);
+    x.b.chosen = NULL;
+    if (inside) {
         if (b->part.value != name)
             b->part.of = name, b->part.of_apart = p->apart;
     } else if (!run &&
                p->apart * p->size <=
                    noise * (both ? fmax(x.a.largest, x.b.largest) : 0)) {
-        is_nothing = true;
+        mark = MARK_NOISE;
     } else if (run && (code_is_apart(b, &x.a, va, p->a, CAUSE_A, a) ||
                        code_is_apart(b, &x.b, vb, p->b, CAUSE_B, a))) {
-        /* told */
-    } else if (!b->grown.found) {
-        is_nothing = run && nothing_but_rounding(&x.a, va, &x.b, vb, p, a);
-        if (!is_nothing) {
-            part_at(b, pa, pb, name, p, b->tolerance, CAUSE_GROWN);
-            b->grown = b->part;
-            b->part = (Part){0};
+        /* told */    } else if (mark == MARK_BEHIND) {
+            /* its operands differ */
+        } else if (run && !dtype_is_float(value_dtype(pb->g, vb))) {
+            mark = MARK_CHOSEN;
+        } else if (!b->grown.found) {
+            mark = run ? excuse_of(b, &x, va, vb, p, a) : MARK_NONE;
+            if (mark == MARK_NONE) keep_grown(b, pa, pb, name, p);
         }
-    }
-    pa->noise[va.i] = pb->noise[vb.i] = is_nothing;
-    b->looks++;
-    arena_free(a);
-    return is_nothing;
+        pa->mark[va.i] = pb->mark[vb.i] = mark;
+        if (pb->told[vb.i] == MARK_NONE) pb->told[vb.i] = mark;
+        b->looks++;
+        arena_free(a);
+        return mark;
 }
 
 /* ---- a step -------------------------------------------------------------- */
@@ -220,11 +293,18 @@ static bool look_into(Bisect *b, const Seen *pa, ValueId va, const Seen *pb,
 static void compare_values(Bisect *b, const Seen *pa, const Seen *pb,
                            const Node *n) {
     enum { LOOKS = 300 };
+    Mark behind = MARK_NONE;
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k].i && mark_of(&b->side[1], pb, n->in[k]) >= MARK_CHOSEN)
+            behind = MARK_BEHIND;
     for (int k = 0; k < n->nout && !b->part.found && b->looks < LOOKS; k++) {
         ValueId v = n->out[k];
         Str name = v.i ? value_get(pb->g, v)->name : NULL;
         ValueId w = name ? graph_find_value(pa->g, name) : NO_VALUE;
+        if (!v.i) continue;
+        pb->mark[v.i] = behind;
         if (!w.i || !pa->bytes[w.i] || !pb->bytes[v.i]) continue;
+        pa->mark[w.i] = behind;
         Tensor ta = {value_get(pa->g, w)->type, pa->bytes[w.i]};
         Tensor tb = {value_get(pb->g, v)->type, pb->bytes[v.i]};
         if (type_count(type_get(ta.type)) != type_count(type_get(tb.type)))
@@ -260,13 +340,16 @@ static ValueId written_to(const Seen *p, const char *name) {
 }
 
 static void part_of_variable(Bisect *b, Before *v, Before *w, const Pair *p) {
+    v->mark = w->mark = MARK_NONE;
     for (int i = b->side[1].seen.len - 1; i >= 0 && !b->part.found; i--) {
         const Seen *pb = &b->side[1].seen.data[i];
         const Seen *pa = side_program(&b->side[0], pb->g->name);
         ValueId to = written_to(pb, v->info.name);
         ValueId from = pa ? written_to(pa, v->info.name) : NO_VALUE;
-        if (to.i && from.i)
-            v->noise = w->noise = look_into(b, pa, from, pb, to, p);
+        if (!to.i || !from.i) continue;
+        Mark mark = pb->mark[to.i];
+        if (p->apart > b->tolerance) mark = look_into(b, pa, from, pb, to, p);
+        if (mark != MARK_NONE) v->mark = w->mark = mark;
     }
 }
 
@@ -286,7 +369,7 @@ static Status compare_variables(Bisect *b) {
         if (st == OK) st = side_now(&b->side[1], w, tb.data);
         if (st == OK) {
             Pair p = pair_by(&ta, 1, &tb);
-            if (p.apart > b->tolerance) part_of_variable(b, v, w, &p);
+            part_of_variable(b, v, w, &p);
         }
         arena_free(a);
         TRY(st);

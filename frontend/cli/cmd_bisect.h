@@ -13,19 +13,28 @@
 #include "frontend/cli/cmd.h"
 #include "frontend/run/run_cmd.h"
 
+/* Why a value whose two sides differ is nobody's fault. */
+typedef enum Mark {
+    MARK_NONE,
+    MARK_NOISE,
+    /* it is nothing but rounding error */ MARK_CHOSEN, /* rounding decides it,
+     such as which of nearly equal numbers is the largest */
+    MARK_BEHIND /* it is computed from such a value */
+} Mark;
+
 /* Values of one program, with their names in the IR after pass memplan. */
 typedef struct Seen {
     const Graph *g;
     void **bytes; /* by ValueId.i: result stored by the last run; NULL: none  */
-    bool *noise;  /* by ValueId.i: in this step the value is nothing but
-                     rounding error */
+    Mark *mark;   /* by ValueId.i: of this step */
+    Mark *told;   /* .. of the first step in which it had one */
 } Seen;
 
 /* A variable as it was before the step. */
 typedef struct Before {
     ampc_variable_info info;
     char *bytes;
-    bool noise; /* the last step wrote nothing but rounding error */
+    Mark mark; /* of what the last step wrote */
 } Before;
 
 typedef struct Side {
@@ -81,9 +90,11 @@ typedef struct Slice {
     const Side *side, *other;
     const Seen *p, *q; /* of the sides */
     VEC(NodeId) order;
-    EvalTensor **value; /* by ValueId.i */
-    double largest;     /* root mean square of the elements that it reads */
-    double work;        /* estimate of the number of multiply-adds */
+    EvalTensor **value;  /* by ValueId.i */
+    EvalTensor **chosen; /* by ValueId.i: what nodes read in its place; NULL: no
+                            such value */
+    double largest;      /* root mean square of the elements that it reads */
+    double work;         /* estimate of the number of multiply-adds */
     const Unit *unit; /* by ValueId.i: slice_run changes values so; NULL: no */
     int repetition;   /* of such changes, which are random */
 } Slice;
@@ -101,7 +112,8 @@ const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a);
 /* True if the sides have no equal numbers for a value of the slice: it is
    nothing but rounding error, or the two are far apart. */
 bool is_noise(const Slice *x, ValueId v);
-
+/* Of a result of this step, or of what the last step wrote. */
+Mark mark_of(const Side *x, const Seen *p, ValueId v);
 /* ---- cmd_bisect_rounding.c ----------------------------------------------- */
 
 typedef enum Roundings {
@@ -113,6 +125,11 @@ typedef enum Roundings {
 /* After slice_run(x, like): how far such roundings move each value, as a root
    mean square, by ValueId.i; NULL: the nodes cannot be interpreted. */
 double *slice_moved(Slice *x, const Slice *like, Roundings which, Arena *a);
+/* After slice_run: true if v, an index or a comparison, becomes `other` in each
+   element in which they differ, when the numbers that its node reads move as
+   far as such roundings move them. */
+bool is_rounded_to(Slice *x, ValueId v, const EvalTensor *other,
+                   const double *moved, Roundings which, Arena *a);
 
 /* ---- the command --------------------------------------------------------- */
 

@@ -19,9 +19,8 @@ static const char *const cause_text[] = {
         "difference",
 };
 
-/* The names of B's values that are left out because they are nothing but
-   rounding error, in the order of the programs. */
-static int names_of_noise(const Bisect *b, Arena *a, Str **names) {
+/* The names of B's values with this mark, in the order of the programs. */
+static int names_of(const Bisect *b, Mark mark, Arena *a, Str **names) {
     int n = 0, all = 0;
     for (int i = 0; i < b->side[1].seen.len; i++)
         all += b->side[1].seen.data[i].g->values.len;
@@ -29,7 +28,7 @@ static int names_of_noise(const Bisect *b, Arena *a, Str **names) {
     for (int i = 0; i < b->side[1].seen.len; i++) {
         const Seen *p = &b->side[1].seen.data[i];
         for (int v = 1; v < p->g->values.len; v++)
-            if (p->noise[v])
+            if (p->told[v] == mark)
                 (*names)[n++] = value_get(p->g, (ValueId){(uint32_t)v})->name;
     }
     return n;
@@ -82,20 +81,12 @@ static void put_part(const Bisect *b, StrBuf *sb) {
         if (p->line[i]) sb_printf(sb, "  %c: %s\n", 'A' + i, p->line[i]);
 }
 
-void put_bisect_text(const Bisect *b, StrBuf *sb) {
+static void put_marked(const Bisect *b, Mark mark, const char *what,
+                       StrBuf *sb) {
     Str *names;
-    int n = names_of_noise(b, b->s->arena, &names);
-    if (b->part.found)
-        put_part(b, sb);
-    else
-        sb_printf(sb,
-                  "no difference above %g in %lld steps: loss %.9g and "
-                  "%.9g in the last\n",
-                  b->tolerance, (long long)b->steps, b->side[0].metrics.loss,
-                  b->side[1].metrics.loss);
+    int n = names_of(b, mark, b->s->arena, &names);
     if (n == 0) return;
-    sb_puts(sb, "left out, as nothing but rounding error (the exact value is 0 "
-                "or near it): ");
+    sb_puts(sb, what);
     for (int i = 0; i < n && sb_put_next(sb, i); i++) {
         sb_puts(sb, "%");
         sb_put_escaped(sb, names[i]);
@@ -104,15 +95,45 @@ void put_bisect_text(const Bisect *b, StrBuf *sb) {
     sb_puts(sb, "\n");
 }
 
+void put_bisect_text(const Bisect *b, StrBuf *sb) {
+    if (b->part.found)
+        put_part(b, sb);
+    else
+        sb_printf(sb,
+                  "no difference above %g in %lld steps: loss %.9g and "
+                  "%.9g in the last\n",
+                  b->tolerance, (long long)b->steps, b->side[0].metrics.loss,
+                  b->side[1].metrics.loss);
+    put_marked(b, MARK_NOISE,
+               "left out, as nothing but rounding error (the exact value is 0 "
+               "or near it): ",
+               sb);
+    put_marked(b, MARK_CHOSEN,
+               "left out, as rounding decides which of nearly equal numbers "
+               "they choose (both take A's choice in what is computed from "
+               "them): ",
+               sb);
+}
+
 static void put_field(StrBuf *sb, const char *key, const char *text) {
     sb_puts(sb, ",");
     sb_put_json_field(sb, key, text);
 }
 
+static void put_marked_json(const Bisect *b, Mark mark, const char *key,
+                            StrBuf *sb) {
+    Str *names;
+    int n = names_of(b, mark, b->s->arena, &names);
+    sb_printf(sb, ",\"%s\":[", key);
+    for (int i = 0; i < n; i++) {
+        if (i) sb_puts(sb, ",");
+        sb_put_json_string(sb, names[i]);
+    }
+    sb_puts(sb, "]");
+}
+
 void put_bisect_json(const Bisect *b, StrBuf *sb) {
     const Part *p = &b->part;
-    Str *names;
-    int n = names_of_noise(b, b->s->arena, &names);
     sb_printf(sb, "{\"part\":%s,\"tolerance\":%.9g",
               p->found ? "true" : "false", b->tolerance);
     if (p->found) {
@@ -131,11 +152,7 @@ void put_bisect_json(const Bisect *b, StrBuf *sb) {
                 sb_printf(sb, ",\"number_%c\":%.9g", 'a' + i, p->number[i]);
         if (p->of) put_field(sb, "of", p->of);
     }
-    sb_puts(sb, ",\"rounding\":[");
-    for (int i = 0; i < n; i++) {
-        if (i) sb_puts(sb, ",");
-        sb_put_json_string(sb, names[i]);
-    }
-    sb_puts(sb, "]");
+    put_marked_json(b, MARK_NOISE, "rounding", sb);
+    put_marked_json(b, MARK_CHOSEN, "chosen", sb);
     sb_puts(sb, "}\n");
 }

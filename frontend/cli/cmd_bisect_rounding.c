@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/program/draw.h"
+
 static Unit unit_of(DType d) {
     return (Unit){ldexp(1, -dtype_info[d].mantissa), dtype_info[d].least,
                   !dtype_is_low(d)};
@@ -92,4 +94,70 @@ double *slice_moved(Slice *x, const Slice *like, Roundings which, Arena *a) {
     x->unit = NULL;
     x->value = plain;
     return st == OK ? moved : NULL;
+}
+
+/* ---- what rounding decides ----------------------------------------------- */
+
+/* A copy of t; each element moves by up to `far`, or a unit of its own. */
+static EvalTensor *stirred(const EvalTensor *t, double far, const Unit *u,
+                           uint64_t *seed, Arena *a) {
+    const double several = 4; /* see explained() */
+    int64_t n = type_count(type_get(t->type));
+    EvalTensor *to = NEW(a, EvalTensor);
+    *to = *t;
+    to->f = NEW_ARRAY(a, double, n + 1);
+    for (int64_t k = 0; k < n; k++) {
+        double own = u->part * fmax(fabs(t->f[k]), u->least);
+        double part = (double)(draw_next(seed) >> 40) / 0x1p23 - 1;
+        to->f[k] = t->f[k] + part * several * fmax(far, own);
+    }
+    return to;
+}
+
+/* Clears open[k] of the elements that have become `other`; returns how many
+   are still open. */
+static int64_t close_equal(const EvalTensor *now, const EvalTensor *other,
+                           bool *open) {
+    int64_t left = 0;
+    for (int64_t k = 0; k < type_count(type_get(now->type)); k++) {
+        open[k] &= now->i[k] != other->i[k];
+        left += open[k];
+    }
+    return left;
+}
+
+bool is_rounded_to(Slice *x, ValueId v, const EvalTensor *other,
+                   const double *moved, Roundings which, Arena *a) {
+    enum { REPETITIONS = 64 };
+    const Graph *g = x->p->g;
+    const EvalTensor *own = x->value[v.i];
+    if (!own || own->f || other->f) return false;
+    int64_t n = type_count(type_get(own->type));
+    if (n != type_count(type_get(other->type))) return false;
+    NodeId id = value_get(g, v)->def;
+    const Node *node = node_get(g, id);
+    const Unit *unit = units_for(x, which, a);
+    bool *open = NEW_ARRAY(a, bool, n + 1);
+    memset(open, true, (size_t)n);
+    int64_t left = close_equal(own, other, open);
+    uint64_t seed = v.i;
+    for (int r = 0; r < REPETITIONS && left > 0; r++) {
+        Arena *run = arena_new();
+        const EvalTensor **in =
+            NEW_ARRAY(run, const EvalTensor *, node->nin + 1);
+        EvalTensor **out = NEW_ARRAY(run, EvalTensor *, node->nout + 1);
+        char msg[MSG_TEXT] = "";
+        for (int k = 0; k < node->nin; k++) {
+            uint32_t i = node->in[k].i;
+            in[k] = i ? x->value[i] : NULL;
+            if (in[k] && in[k]->f)
+                in[k] = stirred(in[k], moved[i], &unit[i], &seed, run);
+        }
+        Status st = eval_node(g, id, run, EVAL_STORAGE, in, out, msg);
+        for (int k = 0; k < node->nout && st == OK; k++)
+            if (same_value(node->out[k], v) && out[k] && !out[k]->f)
+                left = close_equal(out[k], other, open);
+        arena_free(run);
+    }
+    return left == 0;
 }

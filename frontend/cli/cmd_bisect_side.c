@@ -89,7 +89,7 @@ static Status list_variables(Side *x) {
     const ampc_api *api = x->run.api;
     ampc_variable_info v = {.size = sizeof v};
     for (uint32_t i = 0; api->variable(api->module, i, &v) == AMPC_OK; i++) {
-        Before b = {v, malloc(v.bytes + 1), false};
+        Before b = {v, malloc(v.bytes + 1), MARK_NONE};
         if (!b.bytes) return fail(&x->s->diag, (Loc){0}, "out of memory");
         vec_push(x->s->arena, &x->before, b);
     }
@@ -132,7 +132,8 @@ static Seen *program_named(Side *x, const char *name) {
     const Graph *g = p ? NULL : module_graph_on(x->m, name, TARGET_CPU);
     if (p || !g) return p;
     Seen fresh = {g, NEW_ARRAY(x->s->arena, void *, g->values.len),
-                  NEW_ARRAY(x->s->arena, bool, g->values.len)};
+                  NEW_ARRAY(x->s->arena, Mark, g->values.len),
+                  NEW_ARRAY(x->s->arena, Mark, g->values.len)};
     vec_push(x->s->arena, &x->seen, fresh);
     return &x->seen.data[x->seen.len - 1];
 }
@@ -180,7 +181,8 @@ Status side_step(Side *x, int64_t first) {
     int64_t batch = x->feed.batch > 0 ? x->feed.batch : 1;
     TRY(side_keep(x));
     for (int i = 0; i < x->seen.len; i++)
-        memset(x->seen.data[i].noise, 0, (size_t)x->seen.data[i].g->values.len);
+        for (int v = 0; v < x->seen.data[i].g->values.len; v++)
+            x->seen.data[i].mark[v] = MARK_NONE;
     r->api->profile(r->s, side_look, x);
     ampc_status status = AMPC_OK;
     x->metrics = (ampc_metrics){.size = sizeof x->metrics};

@@ -97,20 +97,21 @@ const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a) {
     return p->bytes[v.i] ? over(a, val->type, p->bytes[v.i]) : NULL;
 }
 
-static bool is_marked(const Slice *x, ValueId v) {
-    const Value *val = value_get(x->p->g, v);
+Mark mark_of(const Side *x, const Seen *p, ValueId v) {
+    const Value *val = value_get(p->g, v);
     const Before *before =
         val->kind == VK_VAR
-            ? side_before(x->side, x->p->g->module->vars.data[val->var].name)
+            ? side_before(x, p->g->module->vars.data[val->var].name)
             : NULL;
-    return before ? before->noise : x->p->noise[v.i];
+    return before ? before->mark : p->mark[v.i];
 }
 
 bool is_noise(const Slice *x, ValueId v) {
     const double far = 0.5;
     const Value *val = value_get(x->p->g, v);
     bool computed = val->kind == VK_RESULT || val->kind == VK_VAR;
-    if (is_marked(x, v)) return true;
+    Mark mark = mark_of(x->side, x->p, v);
+    if (mark != MARK_NONE) return mark == MARK_NOISE;
     if (!computed || !val->name || !dtype_is_float(type_get(val->type)->dtype))
         return false;
     ValueId w = graph_find_value(x->q->g, val->name);
@@ -249,6 +250,8 @@ Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d) {
             if (!n->in[k].i) continue;
             if (!x->value[n->in[k].i]) slice_load(x, like, n->in[k], a);
             in[k] = x->value[n->in[k].i];
+            if (x->chosen && x->chosen[n->in[k].i])
+                in[k] = x->chosen[n->in[k].i];
             if (!in[k]) return fail(d, n->loc, "an operand is not known");
         }
         if (eval_node(g, x->order.data[i], a, EVAL_STORAGE, in, out, msg) != OK)

@@ -261,6 +261,47 @@ TEST_CASE(bisect, rounding_alone_is_nobodys_fault) {
     }
 }
 
+/* Rounding decides which of nearly equal elements of a window is the largest,
+   and the gradient goes to another place: no module is at fault. What is
+   changed behind such an index is still named. */
+TEST_CASE(bisect, rounding_moves_the_largest_element) {
+    static const char model[] =
+        "model m(x: f32[8,16]) {\n"
+        "  h = Conv2d(reshape(x, shape=[8,1,4,4]), channels=128, size=3, "
+        "pad=1, scope=\"a\")\n"
+        "  h = tanh(Conv2d(h, channels=64, size=3, pad=1, scope=\"b\"))\n"
+        "  h = Conv2d(relu(max_pool2d(h)) * %s, channels=16, size=3, pad=1, "
+        "scope=\"c\")\n"
+        "  return y = Linear(reshape(h, shape=[8,64]), units=16)\n"
+        "}\n";
+    static const char *const pairs[][2] = {
+        {"fp32", "bf16"}, {"bf16", "fp32"}, {"fp16", "bf16"}};
+    char a[80], b[80], text[600], *out;
+    int status;
+    write_npy("x.npy");
+    write_npy("t.npy");
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        snprintf(a, sizeof a, "--loss mse --precision %s", pairs[i][0]);
+        snprintf(b, sizeof b, "--loss mse --precision %s", pairs[i][1]);
+        snprintf(text, sizeof text, model, "1.5");
+        compile("a", text, a);
+        compile("b", text, b);
+        out = bisected("--steps 2", &status);
+        CHECK_MSG(status == 0, "%s, %s: %s", a, b, out);
+        CHECK_HAS(out, "left out, as rounding decides which of nearly equal");
+        CHECK_HAS(out, "max_pool2d.index");
+        free(out);
+    }
+    snprintf(text, sizeof text, model, "1.75");
+    compile("b", text, b);
+    out = bisected("--json", &status);
+    CHECK_MSG(status == 1, "%s", out);
+    CHECK_HAS(out, "\"cause\":\"model\"");
+    CHECK_HAS(out, "= mul %");
+    CHECK_HAS(out, "\"chosen\":[\"max_pool2d.index\"]");
+    free(out);
+}
+
 TEST_CASE(bisect, other_initial_weights_are_named) {
     int status;
     char *out;
