@@ -17,7 +17,7 @@
 
 /* LEAST_DRAWS: of a long step, whose sums over millions of elements hardly
    differ between repetitions. */
-enum { LEAST_DRAWS = 2, MOST_DRAWS = 64 };
+enum { LEAST_DRAWS = 1, MOST_DRAWS = 64 };
 
 /* Inputs are normally distributed; in [0, 1) if the loss would not be
    finite, as with a logarithm. */
@@ -477,6 +477,7 @@ static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
     double sum[NUM_ERRORS] = {0};
     bool down = x->kept && x->weights == x->used[x->kept - 1];
     switch_on(x, on, n);
+    x->s->opt.errors->repetitions = x->kept;
     for (int i = 0; i < x->kept; i++) { /* first the weights that are there */
         int d = down ? x->kept - 1 - i : i;
         const float *ref = x->ref + d * count;
@@ -499,9 +500,11 @@ static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
 
 /* Errors of elements count as independent, unless their sum is far larger
    than independent errors would give. */
-static double mean_square(const Measure *x, int k, int site) {
-    const double far = 3; /* exceeded by four normal random numbers in one
-                             case of 60 */
+static double mean_square(const Measure *x, int k, int site) { /* exceeded by
+    the mean square of n normal random numbers in one case of 60 */
+    static const double fars[] = {INFINITY, 5.7, 4.1, 3.4, 3};
+    const int most = sizeof fars / sizeof *fars - 1;
+    double far = fars[x->draws < most ? x->draws : most];
     double alone = x->sum[k][site] / x->draws;
     double both = x->sum[NUM_ERRORS + k][site] / x->draws;
     if (isnan(alone) || isnan(both)) return INFINITY;
@@ -614,7 +617,7 @@ static double measure_work_of(const Module *m, int64_t *batch) {
 /* The model for a smaller batch, up to pass place, if the step is long. */
 static Status smaller(Session *s, const char *model, Module **m) {
     const double most = 2e9;
-    enum { LEAST = 4 };
+    enum { LEAST = 3 };
     int64_t batch = 0;
     double work = measure_work_of(*m, &batch);
     int64_t n = work > most ? (int64_t)((double)batch * most / work) : batch;

@@ -71,7 +71,8 @@ typedef struct Errors {
     double fp32[NUM_ERRORS]; /* relative error of the step in fp32 */
     /* Runs an objective's step with the roundings of these keys: root mean
        squares of the relative errors. */
-    int64_t part; /* batch size of the measurement; 0: the model's own */
+    int repetitions; /* of the last simulate() */
+    int64_t part;    /* batch size of the measurement; 0: the model's own */
     Status (*simulate)(void *ctx, Str objective, const uint64_t *on, int n,
                        double *error);
     void *ctx;

@@ -386,70 +386,128 @@ static Status find_kinks(Spend *x) {
     return OK;
 }
 
+/* True if the mean of n squares of normal random numbers, each of mean
+   `square`, is too far from it for chance.  Chernoff's bound: it is below, or
+   above, x times its own mean with a probability of at most
+   (x exp(1 - x))^(n/2). */
+static bool is_no_chance(double mean, double square, int n) {
+    const double far = 9, chance = 1.0 / 16;
+    double x = mean / square;
+    if (!(x > far || x * far < 1)) return false;
+    return !(pow(x * exp(1 - x), n / 2.0) >= chance);
+}
+
 /* Each repetition gives one error of the loss, which estimates its root mean
    square badly: the prediction is used unless it is far off. */
 static void predict(const Spend *x, const Chosen *best, const double *ran,
                     double *square) {
-    const double far = 9;
     double loss = best->error[ERROR_LOSS], there = ran[ERROR_LOSS];
-    bool wrong = there > far * loss || there * far < loss;
+    bool wrong =
+        loss > 0 ? is_no_chance(there, loss, x->e->repetitions) : there > 0;
     square[ERROR_LOSS] = wrong && !x->e->part ? there : loss;
     square[ERROR_GRADIENT] = ran[ERROR_GRADIENT];
+}
+
+/* One try of the search. */
+typedef struct Try {
+    Chosen now;
+    double ran[NUM_ERRORS], square[NUM_ERRORS]; /* run, and predicted */
+} Try;
+
+/* How the limit of the first-order error of one kind is found for which the
+   error predicted is within `most` and near it. */
+typedef struct Aim {
+    double most;
+    double keeps, fails;  /* limits of tries; 0, infinity: none yet */
+    double order, square; /* of the last try that failed; 0: none yet: its
+                             first-order error, and what was predicted */
+} Aim;
+
+/* An assignment that ran before does not run again. */
+static Status run_try(const Spend *x, const Try *before, int n, Try *t) {
+    size_t size = (size_t)x->c.variables + 1;
+    choice_within(&x->c, x->a, &t->now);
+    const Try *same = NULL;
+    for (int i = 0; i < n && !same; i++)
+        if (!memcmp(before[i].now.low, t->now.low, size)) same = &before[i];
+    if (same)
+        memcpy(t->ran, same->ran, sizeof t->ran);
+    else
+        TRY(simulate(x, t->now.low, t->ran));
+    predict(x, &t->now, t->ran, t->square);
+    return OK;
+}
+
+/* A lower limit. Kinks let the error grow slower than its first-order part: by
+   the power that two tries show. */
+static double lower_limit(Aim *m, double limit, double order, double square) {
+    const double aim = 0.7, least = 0.01, flattest = 0.3;
+    double power = 1, from = order > 0 ? fmin(limit, order) : limit;
+    m->fails = from;
+    if (m->order > order && order > 0 && m->square > square)
+        power = fmax(fmin(log(m->square / square) / log(m->order / order), 1),
+                     flattest);
+    m->order = order;
+    m->square = square;
+    if (m->keeps > 0) return sqrt(m->keeps * m->fails);
+    return from * fmax(least, pow(aim * m->most / square, 1 / power));
+}
+
+/* Sets the limit for the next try; true if this one's is close enough. */
+static bool next_limit(Aim *m, ErrorKind k, const Try *t, bool kept,
+                       double *limit) {
+    const double near = 0.5; /* fraction of `most`, both squared */
+    double square = t->square[k];
+    if (!(square <= m->most)) {
+        *limit = lower_limit(m, *limit, t->now.error[k], square);
+        return m->keeps > 0.9 * m->fails;
+    }
+    bool other = square > 0 || isfinite(m->fails);
+    if (!kept || k != ERROR_GRADIENT || square >= near * m->most || !other)
+        return true;
+    m->keeps = *limit;
+    *limit = isfinite(m->fails) ? sqrt(m->keeps * m->fails)
+                                : *limit * m->most / square;
+    return m->keeps > 0.9 * m->fails;
 }
 
 /* Runs the assignment that the error prediction chose. If its error exceeds
    the limits, or is far below them, the prediction's limits change. */
 static Status bytes_budget_search(Spend *x, const Options *o, Chosen *best) {
     enum { TRIES = 8 };
-    const double near = 0.5; /* fraction of a limit, both squared */
-    double limit[NUM_ERRORS], square[NUM_ERRORS], none[NUM_ERRORS];
-    double keeps[NUM_ERRORS] = {0}, fails[NUM_ERRORS];
-    bool found = false;
+    Aim aim[NUM_ERRORS];
+    Try tries[TRIES];
+    double none[NUM_ERRORS], square[NUM_ERRORS];
+    bool found = false, close = false;
     Errors *e = x->e;
     e->kinks = 0;
     if (o->max_error[ERROR_GRADIENT] > 0) TRY(find_kinks(x));
     for (int k = 0; k < NUM_ERRORS; k++) {
         double most = o->max_error[k] / error_margin[k];
-        limit[k] = o->max_error[k] > 0 ? most * most : INFINITY;
-        x->c.limit[k] = limit[k];
-        fails[k] = INFINITY;
+        aim[k] = (Aim){.most = o->max_error[k] > 0 ? most * most : INFINITY,
+                       .fails = INFINITY};
+        x->c.limit[k] = aim[k].most;
     }
-    for (int i = 0; i < TRIES; i++) {
-        Chosen now;
-        bool kept = true, close = true;
-        double ran[NUM_ERRORS];
-        choice_within(&x->c, x->a, &now);
-        TRY(simulate(x, now.low, ran));
-        predict(x, &now, ran, square);
-        for (int k = 0; k < NUM_ERRORS; k++) kept &= square[k] <= limit[k];
-        for (int k = 0; k < NUM_ERRORS; k++) {
-            if (!isfinite(limit[k])) continue;
-            double *at = &x->c.limit[k];
-            if (!(square[k] <= limit[k])) {
-                close = false;
-                fails[k] = *at;
-                *at = keeps[k] > 0
-                          ? sqrt(keeps[k] * fails[k])
-                          : *at * fmax(0.01, 0.7 * limit[k] / square[k]);
-            } else if (kept && k == ERROR_GRADIENT && square[k] > 0 &&
-                       square[k] < near * limit[k]) {
-                close = false;
-                keeps[k] = *at;
-                *at = isfinite(fails[k]) ? sqrt(keeps[k] * fails[k])
-                                         : *at * limit[k] / square[k];
-            }
-        }
-        if (kept && (!found || now.bytes < best->bytes)) {
-            *best = now;
+    for (int i = 0; i < TRIES && !close; i++) {
+        Try *t = &tries[i];
+        bool kept = true;
+        TRY(run_try(x, tries, i, t));
+        for (int k = 0; k < NUM_ERRORS; k++)
+            kept &= t->square[k] <= aim[k].most;
+        if (kept && (!found || t->now.bytes < best->bytes)) {
+            *best = t->now;
             for (int k = 0; k < NUM_ERRORS; k++)
-                e->predicted[k] = sqrt(square[k]);
+                e->predicted[k] = sqrt(t->square[k]);
             found = true;
         }
-        if (close) break;
+        close = true;
+        for (int k = 0; k < NUM_ERRORS; k++)
+            if (isfinite(aim[k].most))
+                close &= next_limit(&aim[k], k, t, kept, &x->c.limit[k]);
     }
     if (found) return OK;
     for (int k = 0; k < NUM_ERRORS; k++)
-        none[k] = isfinite(limit[k]) ? 1e300 : 0;
+        none[k] = isfinite(aim[k].most) ? 1e300 : 0;
     *best = choice_at(&x->c, none, x->a);
     TRY(simulate(x, best->low, square));
     for (int k = 0; k < NUM_ERRORS; k++) e->predicted[k] = sqrt(square[k]);
