@@ -20,17 +20,18 @@
 #include "runtime/program/dtype.h"
 
 enum {
-    WINDOW = 100, /* steps before, whose mean is the usual value */
-    LEAST = 20,   /* with fewer, nothing is a spike */
+    WINDOW = 100, /* steps before, of which the scatter is measured */
+    LATELY = 20,  /* the last of them: their mean is the usual value, and with
+                     fewer no finite number is a spike */
     SAMPLES = 8,  /* that a note names */
     NOTES = 10,   /* of spikes, in one run */
     LINES = 200   /* of spikes, on the page */
 };
-#define LEAST_RISE 0.1 /* of the mean: rounding errors are no spikes */
+#define LEAST_RISE 0.1 /* of the usual value: rounding errors are no spikes */
 #define KEEP       0.9 /* of the moving averages of the noise scale */
 
 typedef struct Recent {
-    double x[WINDOW];
+    double x[WINDOW], rise[WINDOW]; /* above the usual value of its time */
     int64_t n;
 } Recent;
 
@@ -56,13 +57,22 @@ struct RunWatch {
 
 /* ---- spikes -------------------------------------------------------------- */
 
-static void recent_moments(const Recent *w, double *mean, double *deviation) {
-    int n = w->n < WINDOW ? (int)w->n : WINDOW;
-    double sum = 0, square = 0;
-    for (int i = 0; i < n; i++) sum += w->x[i];
-    *mean = sum / n;
-    for (int i = 0; i < n; i++) square += (w->x[i] - *mean) * (w->x[i] - *mean);
-    *deviation = sqrt(square / n);
+/* The usual value, and the scatter. A loss that falls scatters no more: counted
+   are differences from step to step, or what has risen above the usual value,
+   as a norm that grows does. */
+static void recent_moments(const Recent *w, double *usual, double *scatter) {
+    int n = w->n < WINDOW ? (int)w->n : WINDOW, late = n < LATELY ? n : LATELY;
+    double sum = 0, steps = 0, rises = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t at = w->n - 1 - i;
+        double x = w->x[at % WINDOW], rise = w->rise[at % WINDOW];
+        double step = i + 1 < n ? x - w->x[(at - 1) % WINDOW] : 0;
+        if (i < late) sum += x;
+        steps += step * step;
+        rises += rise * rise;
+    }
+    *usual = n ? sum / late : NAN;
+    *scatter = n > 1 ? sqrt(fmax(steps / (2 * (n - 1)), rises / n)) : 0;
 }
 
 /* Takes the value of a step; true if it spikes. A spike counts as the limit
@@ -70,15 +80,20 @@ static void recent_moments(const Recent *w, double *mean, double *deviation) {
    usual one. `part` of a batch scatters more, by 1 / sqrt(part), a norm that is
    mostly noise as a whole, and is not among the values of whole batches. */
 static bool is_spike(Recent *w, double x, double part, double deviations,
-                     double *mean) {
-    double deviation, most = INFINITY;
-    if (!isfinite(x)) return false;
-    if (w->n >= LEAST) {
-        recent_moments(w, mean, &deviation);
-        most = *mean + fmax(deviations * deviation, LEAST_RISE * fabs(*mean));
+                     double *usual) {
+    double scatter, most = INFINITY;
+    recent_moments(w, usual, &scatter);
+    if (!isfinite(x)) return true;
+    if (w->n >= LATELY) {
+        most = *usual + fmax(deviations * scatter, LEAST_RISE * fabs(*usual));
         most += (1 / sqrt(part) - 1) * fabs(most);
     }
-    if (part == 1) w->x[w->n++ % WINDOW] = fmin(x, most);
+    if (part == 1) {
+        int64_t at = w->n % WINDOW;
+        w->x[at] = fmin(x, most);
+        w->rise[at] = w->n ? fmax(w->x[at] - *usual, 0) : 0;
+        w->n++;
+    }
     return x > most;
 }
 
@@ -92,14 +107,27 @@ static void put_samples(const Run *r, int64_t n, StrBuf *line, StrBuf *json) {
     if (n > SAMPLES) sb_printf(line, " and %lld more", (long long)n - SAMPLES);
 }
 
+/* The files that have samples. */
+static void put_files(const Run *r, StrBuf *line, StrBuf *json) {
+    const char *before = "";
+    for (int i = 0; i < r->train.n; i++) {
+        const Feed *f = &r->train.feed[i];
+        if (f->per <= 0) continue;
+        sb_printf(line, "%s%s", before, f->file);
+        sb_puts(json, before);
+        sb_put_json_string(json, f->file);
+        before = ", ";
+    }
+}
+
 static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
                        const char *what, double value, double usual) {
     struct RunWatch *w = r->watch;
     StrBuf line = {0}, json = {0};
-    sb_printf(
-        &line,
-        "step %lld spikes: %s %.4g, usually %.4g; samples of epoch %lld: ",
-        (long long)m->tried, what, value, usual, (long long)r->at.epoch + 1);
+    sb_printf(&line, "step %lld spikes: %s %.4g", (long long)m->tried, what,
+              isnan(value) ? fabs(value) : value); /* a NaN has a sign */
+    if (isfinite(usual)) sb_printf(&line, ", usually %.4g", usual);
+    sb_printf(&line, "; epoch %lld, samples ", (long long)r->at.epoch + 1);
     sb_printf(&json, "{\"spike\":\"%s\",\"step\":%lld,\"value\":", what,
               (long long)m->tried);
     log_number(&json, value);
@@ -108,6 +136,9 @@ static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
     sb_printf(&json, ",\"epoch\":%lld,\"samples\":[",
               (long long)r->at.epoch + 1);
     put_samples(r, samples, &line, &json);
+    sb_puts(&line, " of ");
+    sb_puts(&json, "],\"files\":[");
+    put_files(r, &line, &json);
     sb_puts(&json, "]}");
     log_line(r, &json);
     if (w->spikes < NOTES) log_note(r, "%s", line.data);
@@ -117,15 +148,18 @@ static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
     sb_free(&line);
 }
 
+/* Gradients that overflow are the search for a loss scale. */
 static void look_for_spike(Run *r, const ampc_metrics *m, int64_t samples) {
     struct RunWatch *w = r->watch;
     int64_t all = run_step_samples(r);
     double part = all > 0 ? (double)samples / (double)all : 1;
-    double usual = 0, most = r->opt->spikes;
+    double usual, most = r->opt->spikes;
     if (!(most > 0)) return;
     if (is_spike(&w->loss, m->loss, part, most, &usual))
         tell_spike(r, m, samples, "loss", m->loss, usual);
-    if (is_spike(&w->norm, m->grad_norm, part, most, &usual))
+    bool search = !isfinite(m->grad_norm) && m->scale != 1;
+    if (isfinite(m->loss) && !search &&
+        is_spike(&w->norm, m->grad_norm, part, most, &usual))
         tell_spike(r, m, samples, "grad_norm", m->grad_norm, usual);
 }
 

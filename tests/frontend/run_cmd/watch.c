@@ -38,9 +38,11 @@ TEST_CASE(watch, a_spike_is_told_with_its_samples) {
     CHECK_EQ_INT(count(r.out, "{\"spike\":\"grad_norm\""), 3);
     CHECK_HAS(r.out, "\"spike\":\"loss\",\"step\":33,");
     CHECK_HAS(r.out, "\"spike\":\"loss\",\"step\":73,");
-    CHECK_HAS(r.out, "\"epoch\":3,\"samples\":[128,129,130,131]}");
+    CHECK_HAS(r.out, "\"epoch\":3,\"samples\":[128,129,130,131],\"files\":[\"");
+    CHECK_HAS(r.out, "x.npy\", \"");
     CHECK_HAS(r.err, "step 113 spikes: loss ");
-    CHECK_HAS(r.err, "samples of epoch 1: 128, 129, 130, 131\n");
+    CHECK_HAS(r.err, "; epoch 1, samples 128, 129, 130, 131 of ");
+    CHECK_HAS(r.err, "t.npy\n");
     ran_free(&r);
     char *out = good(&tiny_module, FEEDS "--lr 1e-9 --epochs 3 --spikes 0");
     CHECK_EQ_INT(count(out, "spike"), 0);
@@ -51,6 +53,7 @@ TEST_CASE(watch, a_spike_is_told_with_its_samples) {
         char line[300];
         snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
         CHECK_HAS(line, "130");
+        *strstr(line, "],\"files\"") = 0;
         CHECK_EQ_INT(count(strstr(line, "samples"), ","), 3);
     }
     free(out);
@@ -73,6 +76,42 @@ TEST_CASE(watch, a_short_step_may_scatter_more) {
     CHECK_HAS(out, "\"spike\":\"loss\",\"step\":25,");
     CHECK_EQ_INT(count(out, "\"step\":31,"), 1);
     free(out);
+}
+
+/* Targets of one size for each step, by which the loss falls or grows: rate a
+   step. Sample 4 * at has `value` in its place. */
+static void write_moving(double rate, int at, float value) {
+    static float x[MANY * TINY_IN], t[MANY * TINY_OUT];
+    for (int i = 0; i < MANY * TINY_OUT; i++)
+        t[i] = (float)(100 * pow(rate, i / TINY_OUT / TINY_BATCH));
+    t[at * TINY_BATCH * TINY_OUT] = value;
+    write_npy("x.npy", AMPC_DTYPE_F32, 2, (int64_t[]){MANY, TINY_IN}, x);
+    write_npy("t.npy", AMPC_DTYPE_F32, 2, (int64_t[]){MANY, TINY_OUT}, t);
+}
+
+/* The loss falls from 1e4 to 2100 in 40 steps, and is 7000 in step 37: the
+   first losses must not hide it. A norm that grows as evenly never spikes. */
+TEST_CASE(watch, a_spike_of_a_falling_loss_is_told) {
+    write_moving(0.98, 36, 200);
+    char *out = good(&tiny_module, FEEDS "--lr 1e-30");
+    CHECK_HAS(out, "\"spike\":\"loss\",\"step\":37,");
+    CHECK_EQ_INT(count(out, "\"spike\":\"loss\""), 1);
+    free(out);
+    write_moving(1.02, 0, 100);
+    out = good(&tiny_module, FEEDS "--lr 1e-30");
+    CHECK_EQ_INT(count(out, "spike"), 0);
+    free(out);
+}
+
+/* Also among the first steps. */
+TEST_CASE(watch, a_loss_that_is_not_finite_spikes) {
+    write_moving(1, 9, INFINITY);
+    Ran r = run_module(&tiny_module, FEEDS "--lr 1e-30");
+    CHECK_HAS(r.out, "{\"spike\":\"loss\",\"step\":10,\"value\":null,");
+    CHECK_HAS(r.out, "\"samples\":[36,37,38,39]");
+    CHECK_EQ_INT(count(r.out, "{\"spike\""), 1);
+    CHECK_HAS(r.err, "step 10 spikes: loss inf, usually 1e+04; epoch 1, samples ");
+    ran_free(&r);
 }
 
 /* Steps of the usual losses are no spikes. */
