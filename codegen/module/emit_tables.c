@@ -321,8 +321,17 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     sb_free(&js);
 }
 
+/* Whether there are programs for other sizes. */
+static bool has_sizes(const Module *m) {
+    for (int i = 0; i < m->graphs.len; i++)
+        if (*m->graphs.data[i]->size) return true;
+    return false;
+}
+
 static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
                        bool cuda) {
+    if (has_sizes(e->m))
+        sb_puts(sb, "\nextern const struct AmpcSizes ampc_sizes;\n");
     sb_puts(sb, "\nconst AmpcModule ampc_plan = {\n    AMPC_PLAN_VERSION,\n"
                 "    ");
     put_string(sb, base_name(in->model_path));
@@ -336,8 +345,9 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
               (unsigned long long)e->out->id);
     sb_printf(sb, "    %d, %d, %d, %d,\n", e->programs.len, e->vars.len,
               e->tensors.len, nisa);
-    sb_printf(sb, "    programs, vars, tensors, %s, isas, %s};\n",
-              nisa ? "&cpu_plan" : "0", cuda ? "&cuda" : "0");
+    sb_printf(sb, "    programs, vars, tensors, %s, isas, %s, %s};\n",
+              nisa ? "&cpu_plan" : "0", cuda ? "&cuda" : "0",
+              has_sizes(e->m) ? "&ampc_sizes" : "0");
     sb_puts(sb, "\nstruct ampc_api;\n"
                 "const struct ampc_api *ampc_module_api(const AmpcModule *, "
                 "uint32_t);\n");

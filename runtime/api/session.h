@@ -160,7 +160,7 @@ bool size_is_other(const AmpcModule *m, int own, uint32_t i);
 bool sizes_has(const ampc_session *s, ProgramId id, int program);
 /* True if the module trains with several sizes. */
 bool sizes_several(const ampc_session *s);
-/* "; smaller sizes of this module: T=64, T=128", or "". */
+/* What such a module says of its sizes (AmpcSizes); "" for others. */
 const char *sizes_text(const ampc_session *s, char buf[200]);
 /* The objective of a program with that kind, "train" or "train:NAME"; NULL
    if the kind differs, and for sizes other than the own ones. */
@@ -288,11 +288,22 @@ ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin);
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics);
 ampc_status api_objective(ampc_session *s, const char *name);
 
-/* sizes.c.
+/* sizes.c: what only modules with programs for other sizes need and link.
    choose  sets s->program[id] to the program for the sizes of the inputs: the
            module's own, those of --batch-sizes or --dim; the smallest in which
            the inputs have room
-   pad     fills the inputs up to that program's sizes */
+   pad     fills the inputs up to that program's sizes
+   text    "; smaller sizes of this module: T=64, T=128", or "" */
+typedef struct AmpcSizes {
+    void (*choose)(ampc_session *s, ProgramId id, const ampc_input *in,
+                   size_t nin);
+    ampc_status (*pad)(ampc_session *s, ProgramId id, const ampc_input **in,
+                       size_t nin);
+    const char *(*text)(const ampc_session *s, char buf[200]);
+} AmpcSizes;
+extern const AmpcSizes ampc_sizes; /* only such modules refer to it */
+
+/* The same for any module. */
 void sizes_choose(ampc_session *s, ProgramId id, const ampc_input *in,
                   size_t nin);
 ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,

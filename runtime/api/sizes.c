@@ -3,6 +3,7 @@
    KIND@8 for batches of 8, KIND@T=64 where dimension T is 64, KIND@8,T=64.
    A call runs the smallest program in which its inputs have room, and values of
    --pad fill them up. */
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/api/session.h"
@@ -59,12 +60,10 @@ static Fit program_fit(const ampc_session *s, uint32_t program,
     return all;
 }
 
-void sizes_choose(ampc_session *s, ProgramId id, const ampc_input *in,
-                  size_t nin) {
+static void choose_program(ampc_session *s, ProgramId id, const ampc_input *in,
+                           size_t nin) {
     int own = s->own[id];
     uint64_t least = 0, bytes;
-    s->program[id] = own;
-    s->batch = s->own_batch;
     if (own < 0 || !in || !nin || !input_sized(in)) return;
     Fit best = program_fit(s, (uint32_t)own, in, nin, &least);
     for (uint32_t i = 0; i < s->m->nprogram; i++) {
@@ -79,19 +78,18 @@ void sizes_choose(ampc_session *s, ProgramId id, const ampc_input *in,
     if (!s->batch) s->batch = s->own_batch;
 }
 
-ampc_status api_fit(ampc_session *s, const char *program, const ampc_input *in,
-                    size_t nin, const char **name) {
-    int id = 0;
-    ENTER(s);
-    while (program && id < PROG_COUNT && strcmp(program_names[id], program))
-        id++;
-    if (!program || !name || id == PROG_COUNT || s->own[id] < 0)
-        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
-                                         "no program '%.80s' of this module",
-                                         program ? program : ""));
-    sizes_choose(s, (ProgramId)id, in, nin);
-    *name = s->m->programs[s->program[id]].name;
-    return api_leave(s, AMPC_OK);
+static const char *list_sizes(const ampc_session *s, char buf[200]) {
+    int own = s->own[s->own[PROG_PREDICT] < 0 ? PROG_MICRO : PROG_PREDICT];
+    size_t n = 0;
+    buf[0] = 0;
+    for (uint32_t i = 0; own >= 0 && i < s->m->nprogram && n < 200; i++) {
+        const PlanProgram *p = &s->m->programs[i];
+        if (!size_is_other(s->m, own, i) || batch_of(p)) continue;
+        n += (size_t)snprintf(
+            buf + n, 200 - n, "%s%s",
+            n ? ", " : "; smaller sizes of this module: ", strrchr(p->name, '@') + 1);
+    }
+    return buf;
 }
 
 /* ---- filling up ---------------------------------------------------------- */
@@ -144,7 +142,7 @@ static ampc_status no_pad(ampc_session *s, const PlanTensor *t,
     shape_text(want, t->dtype, t->rank, t->dim);
     return session_fail(
         s, AMPC_ERR_ARGUMENT, "input '%.200s': shape %s given, %s needed%s%s",
-        t->name, have, want, sizes_text(s, sizes),
+        t->name, have, want, list_sizes(s, sizes),
         sized ? "; --pad INPUT=VALUE, when the module is compiled, lets it "
                 "fill up what is missing"
               : "");
@@ -204,8 +202,8 @@ static int short_place(const ampc_session *s, ProgramId id,
     return is_short(s, input_tensor(s, s->program[id], at), a) ? at : -1;
 }
 
-ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
-                      size_t nin) {
+static ampc_status pad_inputs(ampc_session *s, ProgramId id,
+                              const ampc_input **in, size_t nin) {
     enum { HEAD = AMPC_MAX_RANK * sizeof(int64_t) };
     if (s->program[id] < 0 || !*in || !nin || !input_sized(*in)) return AMPC_OK;
     size_t list = (nin * sizeof **in + 63) & ~(size_t)63, need = 0;
@@ -232,4 +230,35 @@ ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
     }
     if (status == AMPC_OK) *in = to;
     return status;
+}
+
+const AmpcSizes ampc_sizes = {choose_program, pad_inputs, list_sizes};
+
+/* ---- for any module ------------------------------------------------------ */
+
+void sizes_choose(ampc_session *s, ProgramId id, const ampc_input *in,
+                  size_t nin) {
+    s->program[id] = s->own[id];
+    s->batch = s->own_batch;
+    if (s->m->sizes) s->m->sizes->choose(s, id, in, nin);
+}
+
+ampc_status sizes_pad(ampc_session *s, ProgramId id, const ampc_input **in,
+                      size_t nin) {
+    return s->m->sizes ? s->m->sizes->pad(s, id, in, nin) : AMPC_OK;
+}
+
+ampc_status api_fit(ampc_session *s, const char *program, const ampc_input *in,
+                    size_t nin, const char **name) {
+    int id = 0;
+    ENTER(s);
+    while (program && id < PROG_COUNT && strcmp(program_names[id], program))
+        id++;
+    if (!program || !name || id == PROG_COUNT || s->own[id] < 0)
+        return api_leave(s, session_fail(s, AMPC_ERR_ARGUMENT,
+                                         "no program '%.80s' of this module",
+                                         program ? program : ""));
+    sizes_choose(s, (ProgramId)id, in, nin);
+    *name = s->m->programs[s->program[id]].name;
+    return api_leave(s, AMPC_OK);
 }

@@ -259,11 +259,11 @@ static void cpu_memory(const ampc_session *s, ampc_memory_info *out) {
 
 /* Three digits and a unit: "812 bytes", "1.73 GB". */
 static void put_amount(char text[24], size_t bytes) {
-    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    static const char units[][6] = {"bytes", "kB", "MB", "GB", "TB"};
     double x = (double)bytes;
     int k = 0;
     while (x >= 999.5 && k < 4) x /= 1e3, k++;
-    snprintf(text, 24, "%.3g %s", x, units[k]);
+    snprintf(text, 24, "%.3g %.5s", x, units[k]);
 }
 
 static void cpu_describe(const ampc_session *s, char *text, size_t size) {

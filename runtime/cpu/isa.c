@@ -73,9 +73,9 @@ static int isa_machine(void) {
 }
 
 static const struct {
-    const char *name;
+    char name[8]; /* no pointers: a module relocates none of them */
     int level;
-    const char *how; /* products of bf16; "": what is faster */
+    char how[4]; /* products of bf16; "": what is faster */
 } isa_words[] = {
     {"v2", AMPC_ISA_V2, ""},        {"v3", AMPC_ISA_V3, ""},
     {"v4", AMPC_ISA_V4, ""},        {"v4-amx", AMPC_ISA_AMX, ""},

@@ -75,17 +75,7 @@ bool sizes_several(const ampc_session *s) {
 }
 
 const char *sizes_text(const ampc_session *s, char buf[200]) {
-    int own = s->own[s->own[PROG_PREDICT] < 0 ? PROG_MICRO : PROG_PREDICT];
-    size_t n = 0;
-    buf[0] = 0;
-    for (uint32_t i = 0; own >= 0 && i < s->m->nprogram && n < 200; i++) {
-        const PlanProgram *p = &s->m->programs[i];
-        if (!size_is_other(s->m, own, i) || batch_of(p)) continue;
-        n += (size_t)snprintf(
-            buf + n, 200 - n, "%s%s",
-            n ? ", " : "; smaller sizes of this module: ", program_size(p));
-    }
-    return buf;
+    return s->m->sizes ? s->m->sizes->text(s, buf) : "";
 }
 
 const char *objective_of(const PlanProgram *p, ProgramId id) {

@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 14
+#define AMPC_PLAN_VERSION 15
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -251,6 +251,7 @@ typedef struct AmpcModule {
     const PlanTarget *cpu; /* NULL: no CPU code */
     const PlanIsa *isas;   /* best first                                    */
     const PlanCuda *cuda;  /* NULL: no CUDA code                            */
+    const struct AmpcSizes *sizes; /* NULL: all programs have the same sizes */
 } AmpcModule;
 
 /* ---- the file's tail ----------------------------------------------------- */
