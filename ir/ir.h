@@ -217,6 +217,8 @@ typedef struct Adapter {
     Str a, b;           /* parameters [rank, in] and [out, rank], or NULL */
     Str magnitude;      /* DoRA's parameter [out], else NULL */
     Str factor;         /* IA3's parameter [out,1] or [1,in], else NULL */
+    int axes;           /* of a convolution's kernel, whose parameters are
+                           [1,out,1,..] and [1,in,1,..]; 0: of a matrix */
     Str bias;           /* the bias that factors multiply, too, or NULL */
     bool feedforward;   /* factors of inputs */
     int64_t rank;

@@ -112,9 +112,60 @@ const ScheduleRow schedule_rows[] = {
     { KEY_##id, preset }
 #define KEYS(...)                                                              \
     sizeof((double[][2]){__VA_ARGS__}) / sizeof(double[2]), { __VA_ARGS__ }
-#define SCHEDULE(word, function, ...) {word, function, KEYS(__VA_ARGS__)},
+#define SCHEDULE(word, function, ...) {word, function, NULL, KEYS(__VA_ARGS__)},
 #include "passes/schedules.def"
     {0}};
+
+Str schedule_own(Arena *a, const Module *m, ScheduleSpec *out) {
+    const Fn *f = m->fns.data[m->fns.len - 1];
+    Graph *g = graph_new(module_new(a, ""), "defaults");
+    ScheduleRow *row = NEW(a, ScheduleRow);
+    *row = (ScheduleRow){f->info.text, f->info.text, m, 0, {{0}}};
+    for (int i = 2; i < f->operands.len; i++) {
+        Str name = f->operands.data[i].name;
+        int k = 0;
+        while (k < SCHEDULE_KEYS && strcmp(schedule_keys[k].name, name)) k++;
+        if (k == SCHEDULE_KEYS || row->n == SCHEDULE_KEYS) return name;
+        row->keys[row->n].key = (ScheduleKey)k;
+        row->keys[row->n++].preset = k == KEY_WARMUP || k == KEY_MIN ? 0 : NAN;
+    }
+    *out = schedule_default(row);
+    for (int i = 0; i < f->attrs.len; i++) {
+        const FnAttr *key = &f->attrs.data[i];
+        OptimizerKey k = {key, default_of(f, g, key)};
+        vec_push(a, &out->fixed, k);
+    }
+    return NULL;
+}
+
+const Fn *schedule_fn(const ScheduleSpec *s) {
+    const Module *own = s->row->own;
+    return own ? own->fns.data[own->fns.len - 1] : fn_std(s->row->fn);
+}
+
+void schedule_attrs(const ScheduleSpec *s, Attr *to) {
+    for (int i = 0; i < s->fixed.len; i++) {
+        const OptimizerKey *k = &s->fixed.data[i];
+        to[i] = (Attr){.key = k->key->key};
+        if (k->key->kind == FA_FLOAT)
+            to[i].u.f = k->value;
+        else
+            to[i].u.i = (int64_t)k->value;
+    }
+}
+
+Status schedule_check(const ScheduleSpec *s, Arena *a, char *msg) {
+    Builder b = {.g = graph_new(module_new(a, ""), "check")};
+    Attr attrs[MAX_OP_ATTRS];
+    ValueId in[SCHEDULE_KEYS + 2];
+    TypeId want = type_scalar(DT_F64);
+    NodeId id;
+    int n = s->row->n + 2;
+    for (int i = 0; i < n; i++) in[i] = b_scalar(&b, DT_F64, 1);
+    schedule_attrs(s, attrs);
+    return optimizer_call(&b, schedule_fn(s), in, n, attrs, s->fixed.len, &want,
+                          &id, msg);
+}
 
 ScheduleSpec schedule_default(const ScheduleRow *row) {
     ScheduleSpec s = {.row = row};

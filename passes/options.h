@@ -95,6 +95,8 @@ extern const ScheduleKeyRow schedule_keys[SCHEDULE_KEYS];
    table. */
 typedef struct ScheduleRow {
     const char *word, *fn;
+    const Module *own; /* NULL, or the user's text, with fn as its last
+                          function */
     int n;
     struct {
         ScheduleKey key;
@@ -106,6 +108,7 @@ extern const ScheduleRow schedule_rows[];
 typedef struct ScheduleSpec {
     const ScheduleRow *row;
     double key[SCHEDULE_KEYS];
+    VEC(OptimizerKey) fixed; /* attributes of the user's function */
 } ScheduleSpec;
 
 /* One loss and the parameters that it trains. All objectives share one loss
@@ -312,6 +315,13 @@ void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
 /* Every key has its default. */
 ScheduleSpec schedule_default(const ScheduleRow *row);
+/* A schedule of the user's, the last function of m, whose operands are keys.
+   Returns an operand that is no key; NULL: all are. */
+Str schedule_own(Arena *a, const Module *m, ScheduleSpec *out);
+const struct Fn *schedule_fn(const ScheduleSpec *s);
+void schedule_attrs(const ScheduleSpec *s, Attr *to);
+/* Whether the function takes numbers and gives one; else msg says why not. */
+Status schedule_check(const ScheduleSpec *s, Arena *a, char *msg);
 /* The value of a key, or `other` if it has none. */
 double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);

@@ -25,18 +25,20 @@ static bool number_at(JsonSpan object, const char *key, double *out) {
 }
 
 static bool read_adapters_one(Arena *a, JsonSpan v, Adapter *x) {
-    double rank, columns, feedforward;
+    double rank, columns, feedforward, axes;
     bool ok = text_at(a, v, "module", &x->module) &&
               text_at(a, v, "weight", &x->weight) &&
               number_at(v, "rank", &rank) && number_at(v, "alpha", &x->alpha) &&
               number_at(v, "dropout", &x->dropout) &&
               number_at(v, "columns", &columns) &&
-              number_at(v, "feedforward", &feedforward) && rank >= 0 &&
-              rank <= 65536;
+              number_at(v, "feedforward", &feedforward) &&
+              number_at(v, "axes", &axes) && rank >= 0 && rank <= 65536 &&
+              axes >= 0 && axes <= MAX_RANK - 2;
     if (!ok) return false;
     x->rank = (int64_t)rank;
     x->columns = columns != 0;
     x->feedforward = feedforward != 0;
+    x->axes = (int)axes;
     text_at(a, v, "magnitude", &x->magnitude);
     text_at(a, v, "bias", &x->bias);
     if (text_at(a, v, "factor", &x->factor)) return true;
@@ -141,10 +143,11 @@ static Status merge_factors(const Adapters *x, const Adapter *a,
                             const char *name, const Type *type, char *data,
                             AdapterPart *part, void *ctx) {
     uint32_t d = (uint32_t)type->dtype;
-    int axis = type->rank == 2 && a->columns != a->feedforward;
-    int64_t n = type->dim[axis],
-            last = axis || type->rank == 1 ? 1 : type->dim[1];
-    Type t = a->feedforward ? part_type(2, 1, n) : part_type(2, n, 1);
+    int axis = type->rank > 1 && a->columns != a->feedforward;
+    int64_t n = type->dim[axis], last = 1;
+    for (int i = axis + 1; i < type->rank; i++) last *= type->dim[i];
+    Type t = a->feedforward || a->axes ? part_type(2 + a->axes, 1, n)
+                                       : part_type(2, n, 1);
     float *f;
     TRY(read_part(x, a->factor, &t, part, ctx, &f));
     for (int64_t i = 0; i < type_count(type); i++) {
@@ -162,17 +165,17 @@ Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
                       void *data, AdapterPart *part, void *ctx) {
     const Adapter *a = adapter_of(x, weight);
     if (!a) return OK;
-    bool bias = a->bias && !strcmp(a->bias, weight),
-         conv = !a->factor && !a->magnitude && !a->columns && type->rank > 2;
-    if (type->rank != (bias ? 1 : 2) && !conv)
+    bool bias = a->bias && !strcmp(a->bias, weight), conv = a->axes > 0;
+    if (type->rank != (bias ? 1 : 2 + a->axes) || (conv && a->columns))
         return fail(x->diag, (Loc){0},
-                    "damaged module: '%s' has an adapter and is not a matrix",
+                    "damaged module: '%s' has an adapter and is not a weight",
                     weight);
     if (a->factor) return merge_factors(x, a, weight, type, data, part, ctx);
     Parts p = {.of = a, .type = type, .out = type->dim[a->columns ? 1 : 0]};
     p.in = p.out ? type_count(type) / p.out : 0;
     Type down = *type, up = part_type(type->rank, p.out, a->rank),
-         norms = part_type(1, p.out, 1);
+         norms = conv ? part_type(type->rank, 1, p.out)
+                      : (Type){.dtype = DT_F32, .rank = 1, .dim = {p.out}};
     down.dtype = DT_F32;
     down.dim[0] = a->rank;
     if (!conv) down.dim[1] = p.in;

@@ -7,10 +7,11 @@
 #include <string.h>
 
 #include "ir/fn/optimizer.h"
+#include "ir/fn/schedule.h"
 
 /* The text of a module's own copy of the file, or of the file. */
-static Status optimizer_text(Options *o, Spec *s, const char *word,
-                             const char **text) {
+static Status file_of(Options *o, Spec *s, const char *word,
+                      const char **text) {
     const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
     const char *path = word;
     size_t n;
@@ -34,10 +35,15 @@ static Status optimizer_text(Options *o, Spec *s, const char *word,
     return OK;
 }
 
+static bool is_file(const char *word) {
+    size_t n = strlen(word);
+    return n > 4 && !strcmp(word + n - 4, ".amp");
+}
+
 static Status read_optimizer(Options *o, Spec *s, const char *word,
                              const Fn **out) {
     const char *text;
-    TRY(optimizer_text(o, s, word, &text));
+    TRY(file_of(o, s, word, &text));
     return optimizer_read(module_new(o->arena, ""), s->d, word, text,
                           strlen(text), out);
 }
@@ -54,9 +60,8 @@ static Status find_optimizer(Options *o, Spec *s, bool wrapper,
                              const Fn **out) {
     const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 2);
     char *word = spec_next(s);
-    size_t n = strlen(word);
     int i = 0;
-    if (n > 4 && !strcmp(word + n - 4, ".amp")) {
+    if (is_file(word)) {
         TRY(read_optimizer(o, s, word, out));
         return check_role(s, word, *out, wrapper);
     }
@@ -146,12 +151,40 @@ Status set_param_group(Options *o, Spec *s) {
     return OK;
 }
 
-static Status find_schedule(const Spec *s, const char *word,
-                            const ScheduleRow **out) {
+/* A schedule from a file. */
+static Status read_schedule(Options *o, Spec *s, const char *word,
+                            ScheduleSpec *c) {
+    Module *m = module_new(o->arena, "");
+    const char *text;
+    const Fn *f;
+    char msg[MSG_TEXT], keys[200] = "";
+    TRY(file_of(o, s, word, &text));
+    TRY(schedule_read(m, s->d, word, text, strlen(text), &f));
+    Str other = schedule_own(o->arena, m, c);
+    for (int i = 0; i < SCHEDULE_KEYS; i++) {
+        size_t n = strlen(keys);
+        snprintf(keys + n, sizeof keys - n, "%s%s", i ? ", " : "",
+                 schedule_keys[i].name);
+    }
+    if (other)
+        return fail(s->d, (Loc){.file = intern(word), .line = f->line},
+                    "operand '%s' of '%s' is not one of %s; other keys stand "
+                    "behind a semicolon, with defaults",
+                    other, f->info.text, keys);
+    if (schedule_check(c, o->arena, msg))
+        return fail(s->d, (Loc){.file = intern(word), .line = f->line}, "%s",
+                    msg);
+    return OK;
+}
+
+static Status find_schedule(Options *o, Spec *s, const char *word,
+                            ScheduleSpec *out) {
     const char *words[32];
     int n = 0, i;
+    if (is_file(word)) return read_schedule(o, s, word, out);
     for (const ScheduleRow *r = schedule_rows; r->word; r++)
         words[n++] = r->word;
+    words[n++] = "FILE.amp";
     words[n] = NULL;
     if (strstr(word, "plateau"))
         return spec_error(s,
@@ -159,7 +192,7 @@ static Status find_schedule(const Spec *s, const char *word,
                           "--reduce-on-plateau factor=0.1,patience=10",
                           word);
     TRY(spec_pick(s, words, word, &i));
-    *out = &schedule_rows[i];
+    *out = schedule_default(&schedule_rows[i]);
     return OK;
 }
 
@@ -185,13 +218,14 @@ static Status resolve_share(const Spec *s, const char *name, double total,
 }
 
 Status set_schedule(Options *o, Spec *s) {
-    const ScheduleRow *row;
-    TRY(find_schedule(s, spec_next(s), &row));
+    ScheduleSpec own, *c;
+    TRY(find_schedule(o, s, spec_next(s), &own));
     Objective *j;
     TRY(spec_objective(o, s, &j));
-    ScheduleSpec *c = &j->schedule;
-    *c = schedule_default(row);
-    SpecKey keys[SCHEDULE_KEYS + 1] = {{0}};
+    c = &j->schedule;
+    *c = own;
+    const ScheduleRow *row = c->row;
+    SpecKey keys[SCHEDULE_KEYS + MAX_OP_ATTRS + 1] = {{0}};
     double share[SCHEDULE_KEYS];
     for (int i = 0; i < row->n; i++) {
         ScheduleKey key = row->keys[i].key;
@@ -201,6 +235,12 @@ Status set_schedule(Options *o, Spec *s) {
         keys[i] = (SpecKey){k->name, .real = &c->key[key], .lo = range.least,
                             .hi = range.most, .whole = range.whole};
         if (key == KEY_WARMUP || key == KEY_EVERY) keys[i].share = &share[key];
+    }
+    for (int i = 0; i < c->fixed.len; i++) {
+        OptimizerKey *k = &c->fixed.data[i];
+        keys[row->n + i] = spec_key(k->key, &k->value, NULL);
+        keys[row->n + i].lo = -MOST;
+        keys[row->n + i].hi = MOST;
     }
     TRY(check_epochs(s));
     TRY(spec_keys(s, keys));

@@ -41,9 +41,8 @@ const Fn *optimizer_part(const Optimizer *o, int i) {
     return i == o->totals.len + 1 ? o->update : NULL;
 }
 
-/* Two objectives may read the same file: m has its functions once. Returns
-   false if m has another function of that name. */
-static bool keep_part(Module *m, const Fn *f) {
+/* Two objectives may read the same file: m has its functions once. */
+bool fn_keep(Module *m, const Fn *f) {
     for (int i = 0; i < m->fns.len; i++) {
         const Fn *x = m->fns.data[i];
         if (x->info.text == f->info.text)
@@ -58,10 +57,10 @@ Str optimizer_keep(Module *m, const Fn *update) {
     const Optimizer *o = update->optimizer;
     const Fn *f;
     for (int i = 0; i < o->helpers.len; i++)
-        if (!keep_part(m, o->helpers.data[i]))
+        if (!fn_keep(m, o->helpers.data[i]))
             return o->helpers.data[i]->info.text;
     for (int i = 0; (f = optimizer_part(o, i)); i++)
-        if (!keep_part(m, f)) return f->info.text;
+        if (!fn_keep(m, f)) return f->info.text;
     return NULL;
 }
 
@@ -177,7 +176,8 @@ Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
               .nattr = nattr,
               .nout = fn->results.len};
     for (int i = 0; i < n.nout; i++) given[i] = type_by_rule();
-    if (fn != fn->optimizer->once) TRY(drop_unread(b, &n, msg));
+    if (fn->optimizer && fn != fn->optimizer->once)
+        TRY(drop_unread(b, &n, msg));
     TRY(node_make(b, &n, given, NULL, out, msg));
     for (int i = 0; want && i < n.nout; i++) {
         const Type *x = value_type(b->g, node_get(b->g, *out)->out[i]);

@@ -88,6 +88,8 @@ bool optimizer_begins(const Lexer *lx);
 /* The functions of the definition, each behind those that it needs; NULL: no
    more. */
 const Fn *optimizer_part(const Optimizer *o, int i);
+/* Adds a function to the module's; false: another one has its name. */
+bool fn_keep(Module *m, const Fn *f);
 /* Adds them to the module's functions, behind those that they may call.
    Returns the name that another function of the module has; NULL: none. */
 Str optimizer_keep(Module *m, const Fn *update);
@@ -114,8 +116,8 @@ bool optimizer_can_reshape(const Fn *update, const Attr *attrs, int nattr,
 Status optimizer_types(const Optimizer *o, Graph *g, ValueId p,
                        const Attr *attrs, int nattr, TypeId *types, char *msg);
 
-/* Makes a call of o->once or o->update; result i has the shape of want[i] if
-   that is not 0; want NULL: any shapes. */
+/* Makes a call of o->once, o->update or a schedule; result i has the shape of
+   want[i] if that is not 0; want NULL: any shapes. */
 Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
                       const Attr *attrs, int nattr, const TypeId *want,
                       NodeId *out, char *msg);

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA beside convolutions, compared with PEFT in PyTorch (maintainers).
+"""Adapters beside convolutions, compared with PEFT in PyTorch (maintainers).
 
 usage: lora_conv.py AMPC [--steps N]
 
 A small CNN is exported to ONNX and trained with adapters for some steps of AdamW
-in fp32, by ampc and by PEFT, from the same weights.  The row says how far the
-losses are apart, how far the logits of PEFT are that loads ampc's adapters
-(ampc export --adapter), and those of ONNX Runtime on the merged model.  Status 1
-if a loss is more than 1e-5 apart, or logits are more than 1e-5 of the largest.
+in fp32, by ampc and by PEFT, from the same weights: LoRA, DoRA, IA3.  A row says
+how far the losses are apart, how far the logits of PEFT are that loads ampc's
+adapters (ampc export --adapter), and those of ONNX Runtime on the merged model.
+Status 1 if a loss is more than 1e-5 apart, or logits are more than 1e-5 of the
+largest.
 
 Needs torch, onnxscript, onnxruntime, peft, safetensors, numpy."""
 import argparse
@@ -22,11 +23,24 @@ import numpy as np
 import onnxruntime
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from torch import nn
 
 LIMIT, BATCH = 1e-5, 8
+LAYERS = ["one", "two", "three"]
+
+
+def lora(more=""):
+    return sum((["--lora", f"{n},rank=4,alpha=8{more}"] for n in LAYERS), [])
+
+
+CASES = [
+    ("lora", lora(), LoraConfig(r=4, lora_alpha=8, target_modules=LAYERS)),
+    ("dora", lora(",dora"), LoraConfig(r=4, lora_alpha=8, target_modules=LAYERS,
+                                       use_dora=True)),
+    ("ia3", ["--ia3", "one", "--ia3", "two", "--ia3", "three,feedforward"],
+     IA3Config(target_modules=LAYERS, feedforward_modules=["three"]))]
 
 
 class Net(nn.Module):
@@ -46,7 +60,7 @@ def apart(a, b):
     return float(np.abs(np.asarray(a) - b).max() / np.abs(b).max())
 
 
-def work(o, folder):
+def case(o, folder, name, options, config):
     def at(name):
         return os.path.join(folder, name)
 
@@ -63,22 +77,22 @@ def work(o, folder):
     torch.onnx.export(net, (x[:BATCH],), at("net.onnx"), input_names=["x"],
                       output_names=["logits"], external_data=False)
     run("net.onnx", "-o", "net.so", "--loss", "cross_entropy", "--precision", "fp32",
-        "--optimizer", "adamw,lr=1e-2", "--target", "cpu", "--lora",
-        "one,rank=4,alpha=8", "--lora", "two,rank=4,alpha=8", "--lora",
-        "three,rank=4,alpha=8")
+        "--optimizer", "adamw,lr=1e-2", "--target", "cpu", *options)
     fed = ["--device", "cpu", "--quiet", "--feed", "x=x.npy"]
     train = fed + ["--feed", "target=target.npy"]
     run("run", "net.so", *train, "--steps", "0", "--save", "first.safetensors")
+    if os.path.exists(at("log")):
+        os.remove(at("log"))
     run("run", "net.so", *train, "--load", "first.safetensors", "--steps", str(o.steps),
         "--log", "log", "--save", "trained.safetensors")
     first = load_file(at("first.safetensors"))
-    model = get_peft_model(net, LoraConfig(
-        r=4, lora_alpha=8, target_modules=["one", "two", "three"]))
+    model = get_peft_model(net, config)
     with torch.no_grad():
-        for name, p in model.named_parameters():
-            plain = name.replace("base_model.model.", "").replace(
-                ".base_layer", "").replace(".default", "")
-            assert p.shape == first[plain].shape
+        for full, p in model.named_parameters():
+            plain = full.replace("base_model.model.", "").replace(
+                ".base_layer", "").replace("_vector.default.weight", "_vector")
+            plain = plain.replace(".default", "")
+            assert p.shape == first[plain].shape, plain
             p.copy_(first[plain])
     base = Net()
     base.load_state_dict({n: first[n] for n in base.state_dict()})
@@ -105,9 +119,14 @@ def work(o, folder):
     merged = np.concatenate([session.run(None, {"x": x[i:i + BATCH].numpy()})[0]
                              for i in range(0, len(x), BATCH)])
     near = apart(loaded, want), apart(merged, want)
-    print(f"loss {theirs[0]:.5f} to {theirs[-1]:.5f}, ampc's at most {far:.1e} apart, "
+    print(f"{name:5} loss {theirs[0]:.5f} to {theirs[-1]:.5f}, ampc's at most {far:.1e} apart, "
           f"PEFT {near[0]:.1e}, ONNX Runtime {near[1]:.1e}")
-    return 0 if max(far, *near) < LIMIT else 1
+    return max(far, *near) < LIMIT
+
+
+def work(o, folder):
+    right = [case(o, folder, *c) for c in CASES]
+    return 0 if all(right) else 1
 
 
 def main():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Learning rates of the schedules of PyTorch and transformers (maintainers; needs
-torch, and transformers for inverse_sqrt).
+torch, and transformers for inverse_sqrt and models/schedules/wsd.amp).
 
 usage: schedule_values.py TESTS     writes, in the tests' folder,
   schedules/values.csv    option|learning rate of each step, lr 0.1
@@ -13,7 +13,9 @@ import warnings
 
 import torch
 from torch.optim import lr_scheduler as S
-from transformers import get_inverse_sqrt_schedule, get_polynomial_decay_schedule_with_warmup
+from transformers import (get_inverse_sqrt_schedule,
+                          get_polynomial_decay_schedule_with_warmup,
+                          get_wsd_schedule)
 
 warnings.filterwarnings("ignore")
 STEPS, LR = 24, 0.1
@@ -52,6 +54,8 @@ ROWS = [
     ("one_cycle,total=24,rise=0.5,div=4,final_div=100", 0,
      lambda o: S.OneCycleLR(o, LR, 24, pct_start=.5, div_factor=4,
                             final_div_factor=100, cycle_momentum=False)),
+    ("models/schedules/wsd.amp,total=24,warmup=4,decay=0.25,min=0.01", 4,
+     lambda o: get_wsd_schedule(o, 4, 6, num_training_steps=24, min_lr_ratio=.1)),
     ("constant,warmup=5", 0,
      lambda o: S.LambdaLR(o, lambda i: min((i + 1) / 5, 1))),
 ]

@@ -14,7 +14,8 @@
    With dora each output of the adapted layer has a trained norm
    (dora.h), and %z is multiplied by it.
    With --ia3 %z = (%y + bias) * %fc.ia3_l, whose factors begin as 1, or with
-   feedforward the product reads %x * %fc.ia3_l.
+   feedforward the product reads %x * %fc.ia3_l.  Those of a convolution are
+   [1,out,1,1] or [1,in,1,1], as DoRA's norms.
    A weight [in,out], without trans_b or through a transposition, has the same
    adapter. That of a convolution's weight [out,in,kh,kw] is two convolutions:
    lora_A [rank,in,kh,kw] with all of its attributes, and lora_B [out,rank,1,1]
@@ -116,11 +117,11 @@ static void find_uses(Adapt *x) {
 
 /* The reason why the weight of a convolution has no adapter. */
 static const char *why_no_conv(const Use *u) {
-    if (attr_int(u->conv, AK_group) != 1)
-        return "is a convolution's with groups, beside which none can be "
-               "merged";
-    if (u->spec->ia3) return "is a convolution's, and --ia3 takes matrices";
-    return u->spec->dora ? "is a convolution's, and dora takes matrices" : NULL;
+    if (attr_int(u->conv, AK_group) == 1) return NULL;
+    return u->spec->ia3 && !u->spec->feedforward
+               ? NULL
+               : "is a convolution's with groups, beside which none can be "
+                 "merged";
 }
 
 static const char *why_not(const Adapt *x, int var) {
@@ -176,6 +177,13 @@ static Draw kaiming(const Adapt *x, Str name, int64_t in) {
         .b = bound};
 }
 
+/* [1,n,1,..], as PEFT has numbers of a convolution's channels. */
+static TypeId channels(const Adapter *a, int64_t n) {
+    int64_t dim[MAX_RANK] = {1, n};
+    for (int i = 0; i < a->axes; i++) dim[2 + i] = 1;
+    return type_make(DT_F32, 2 + a->axes, dim);
+}
+
 /* t: the weight's type, [out,in] or [out,in,kh,kw]; what lora_A and lora_B
    have. */
 static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, Type t) {
@@ -194,13 +202,27 @@ static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, Type t) {
     TRY(add_part(x, u, a->b, type_make(DT_F32, t.rank, up), &v));
     if (!u->spec->dora) return OK;
     a->magnitude = internf("%s.lora_magnitude_vector", a->module);
-    TRY(add_part(x, u, a->magnitude, type_make(DT_F32, 1, &out), &v));
+    TRY(add_part(x, u, a->magnitude,
+                 a->axes ? channels(a, out) : type_make(DT_F32, 1, &out), &v));
     v->fill = NAN; /* until program refresh has run (dora.h) */
     return OK;
 }
 
-/* The node that adds a parameter [out] to the result of matrix product n, and
-   to nothing else; NULL: none. */
+/* The parameter [out] that v adds to the outputs of product n; -1: none. For a
+   convolution v is [out,1,..]. */
+static int bias_of(const Graph *g, const Node *n, ValueId v) {
+    const Node *channels = def_of(g, v, OP_RESHAPE);
+    int axes = n->op == OP_CONV ? value_type(g, n->out[0])->rank - 2 : 0;
+    const Type *t = value_type(g, v);
+    if (n->op == OP_CONV && (!channels || t->rank <= axes ||
+                             t->dim[t->rank - 1 - axes] != value_count(g, v)))
+        return -1;
+    const Value *x = value_get(g, n->op == OP_CONV ? channels->in[0] : v);
+    return x->kind == VK_VAR && type_get(x->type)->rank == 1 ? x->var : -1;
+}
+
+/* The node that adds a parameter [out] to the result of product n, and to
+   nothing else; NULL: none. */
 static const Node *bias_add(const Graph *g, const Node *n, int *bias) {
     const Node *found = NULL;
     int uses = 0;
@@ -210,12 +232,11 @@ static const Node *bias_add(const Graph *g, const Node *n, int *bias) {
             if (r->in[k].i != n->out[0].i) continue;
             uses++;
             if (r->fn || r->op != OP_ADD) continue;
-            const Value *v = value_get(g, r->in[1 - k]);
-            if (v->kind == VK_VAR && type_get(v->type)->rank == 1 &&
-                value_get(g, r->out[0])->type.i ==
-                    value_get(g, n->out[0])->type.i) {
+            int var = bias_of(g, n, r->in[1 - k]);
+            if (var >= 0 && value_get(g, r->out[0])->type.i ==
+                                value_get(g, n->out[0])->type.i) {
                 found = r;
-                *bias = v->var;
+                *bias = var;
             }
         }
     }
@@ -239,7 +260,7 @@ static Status find_bias(const Adapt *x, int weight, Adapter *a) {
         bool columns;
         int bias;
         const Node *n = node_at(g, i);
-        if (weight_of(g, n, &columns) != weight || !bias_add(g, n, &bias))
+        if (adapted_of(g, n, &columns) != weight || !bias_add(g, n, &bias))
             continue;
         a->bias = x->m->vars.data[bias].name;
         if (readers_of_var(g, bias) == 1) continue;
@@ -258,6 +279,7 @@ static Status add_ia3_parts(Adapt *x, const Use *u, int var, Adapter *a,
     a->feedforward = u->spec->feedforward;
     a->factor = internf("%s.ia3_l", a->module);
     TypeId t = type_make(DT_F32, 2, a->feedforward ? inputs : outputs);
+    if (a->axes) t = channels(a, a->feedforward ? in : out);
     TRY(add_part(x, u, a->factor, t, &v));
     v->fill = 1;
     return a->feedforward ? OK : find_bias(x, var, a);
@@ -273,6 +295,7 @@ static Status add_adapter(Adapt *x, int var) {
     }
     Adapter a = {.weight = x->m->vars.data[var].name, .columns = u->columns};
     a.module = module_of(a.weight);
+    a.axes = u->conv ? t.rank - 2 : 0;
     TRY(u->spec->ia3 ? add_ia3_parts(x, u, var, &a, t.dim[1], t.dim[0])
                      : add_lora_parts(x, u, &a, t));
     u->adapter = x->m->adapters.len;
@@ -394,7 +417,8 @@ static ValueId var_named(const Walk *w, Str name) {
 static ValueId times_factors(Walk *w, ValueId v, const Adapter *a, int axis) {
     Builder *b = &w->reads.b;
     ValueId f = var_named(w, a->factor);
-    int64_t dim[] = {value_count(w->g, f), 1};
+    int64_t dim[MAX_RANK] = {value_count(w->g, f)};
+    for (int i = 1; i < axis; i++) dim[i] = 1;
     f = b_reshape(b, f, axis, dim);
     return b2(b, OP_MUL, v, f, value_dtype(w->g, v));
 }
@@ -404,13 +428,17 @@ static void multiply_factors(Walk *w, const Node *n, const Adapter *a) {
     Builder *b = &w->reads.b;
     ValueId y = n->out[0], *z = &w->reads.map[y.i];
     b->loc = n->loc;
-    if (a->feedforward) {
+    if (a->axes && a->feedforward) {
+        ValueId x = times_factors(w, n->in[0], a, 1 + a->axes);
+        *z = build(b, OP_CONV, (ValueId[]){x, n->in[1]}, 2, n->attrs, n->nattr,
+                   value_dtype(w->g, y), NULL);
+    } else if (a->feedforward) {
         bool turned = attr_int(n, AK_trans_a) != 0;
         ValueId x = times_factors(w, n->in[0], a, turned ? 2 : 1);
         *z = b_matmul(b, x, n->in[1], turned, attr_int(n, AK_trans_b) != 0,
                       value_dtype(w->g, y));
     } else {
-        *z = times_factors(w, y, a, 1);
+        *z = times_factors(w, y, a, 1 + a->axes);
     }
     b->loc = (Loc){0};
 }
@@ -573,8 +601,8 @@ static void put_adapter(const Adapter *a, StrBuf *sb) {
     }
     sb_printf(sb, "\"rank\":%lld,\"alpha\":%.17g,\"dropout\":%.17g,",
               (long long)a->rank, a->alpha, a->dropout);
-    sb_printf(sb, "\"columns\":%d,\"feedforward\":%d}", a->columns,
-              a->feedforward);
+    sb_printf(sb, "\"columns\":%d,\"feedforward\":%d,\"axes\":%d}", a->columns,
+              a->feedforward, a->axes);
 }
 
 void adapters_put(const Module *m, StrBuf *sb) {

@@ -13,9 +13,9 @@
 
 #include "ir/ir.h"
 
-/* The adapted result of matrix product n. x: its left operand after dropout,
-   or NO_VALUE without dropout; add: the adapter's part; z: the result of n plus
-   that part. */
+/* The adapted result of matrix product or convolution n. x: its left operand
+   after dropout, or NO_VALUE without dropout; add: the adapter's part; z: the
+   result of n plus that part. */
 ValueId dora_result(Builder *b, const Adapter *a, const Node *n, ValueId x,
                     ValueId add, ValueId z);
 /* Adds the first value of each magnitude to program refresh. */

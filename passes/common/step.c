@@ -31,7 +31,7 @@ Status step_emit(Step *s) {
     s->squares = s->grads;
     s->squares.data = NEW_ARRAY(s->g->arena, ValueId, n);
     parts = early_parts(s->g, s->opt, s->grads.data, n);
-    step_lr(s);
+    TRY(step_lr(s));
     TRY(step_keep_definition(s, s->objective->optimizer.fn));
     for (int i = 0; i < s->objective->wrappers.len; i++)
         TRY(step_keep_definition(s, s->objective->wrappers.data[i].fn));

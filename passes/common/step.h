@@ -113,7 +113,7 @@ Status step_keep_definition(Step *s, const Fn *fn);
 /* ---- step_scale.c -------------------------------------------------------- */
 
 /* The rate of this step and its number. */
-void step_lr(Step *s);
+Status step_lr(Step *s);
 /* The loss scale; 0: there is none. */
 ValueId step_scale(Step *s);
 void step_scaler(Step *s);

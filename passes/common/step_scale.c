@@ -111,7 +111,21 @@ void step_scaler(Step *s) {
 
 /* ---- learning rate ------------------------------------------------------- */
 
-void step_lr(Step *s) {
+/* The functions of the user's text. */
+static Status keep_schedule(Step *s, const ScheduleRow *row) {
+    for (int i = 0; row->own && i < row->own->fns.len; i++) {
+        const Fn *f = row->own->fns.data[i];
+        if (fn_keep(s->m, f)) continue;
+        fail(s->diag, (Loc){.file = s->m->file},
+             "--lr-schedule %s defines '%s', and so does the model or an "
+             "optimizer, differently; rename one of them",
+             row->word, f->info.text);
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
+Status step_lr(Step *s) {
     const ScheduleSpec *c = &s->objective->schedule;
     const ScheduleRow *row = c->row;
     ValueId in[SCHEDULE_KEYS + 2] = {
@@ -125,6 +139,13 @@ void step_lr(Step *s) {
             graph_own_var(s->g, schedule_keys[key].variable, c->key[key]);
     }
     s->lr = in[0];
-    if (!plain) call(&s->b, row->fn, in, row->n + 2, NULL, 0, &s->lr, 1);
+    if (!plain) {
+        Attr attrs[MAX_OP_ATTRS];
+        schedule_attrs(c, attrs);
+        NodeId id = build_call(&s->b, schedule_fn(c), in, row->n + 2, attrs,
+                               c->fixed.len, 1, NULL);
+        s->lr = node_get(s->g, id)->out[0];
+    }
     s->number = bin(s, OP_ADD, i, f64c(s, 1));
+    return keep_schedule(s, row);
 }

@@ -60,16 +60,17 @@ static ValueId nf4_level(Builder *b, ValueId code, int first, int n) {
     static const float level[] = {NF4_LEVELS};
     if (n == 1) return b_scalar(b, DT_F32, (double)level[first]);
     n /= 2;
-    ValueId low = b2(b, OP_LESS, code, b_scalar(b, DT_F32, first + n), DT_DEFAULT);
+    ValueId low =
+        b2(b, OP_LESS, code, b_scalar(b, DT_F32, first + n), DT_DEFAULT);
     return b_where(b, low, nf4_level(b, code, first, n),
                    nf4_level(b, code, first + n, n));
 }
 
 /* What bytes of 4-bit codes hold in their low half, or their high half. */
 static ValueId level4(Builder *b, int64_t code, ValueId bytes, bool high) {
-    ValueId x = b1(b, OP_FLOOR,
-                   b2(b, OP_MUL, bytes, b_scalar(b, DT_F32, 0.0625), DT_F32),
-                   DT_F32);
+    ValueId x =
+        b1(b, OP_FLOOR,
+           b2(b, OP_MUL, bytes, b_scalar(b, DT_F32, 0.0625), DT_F32), DT_F32);
     if (!high)
         x = b2(b, OP_SUB, bytes,
                b2(b, OP_MUL, x, b_scalar(b, DT_F32, 16), DT_F32), DT_F32);
@@ -78,13 +79,17 @@ static ValueId level4(Builder *b, int64_t code, ValueId bytes, bool high) {
                : b2(b, OP_SUB, x, b_scalar(b, DT_F32, 8), DT_F32);
 }
 
-/* Sums of the squares of level * scale: [rows, 1], or [1, columns] over rows. */
+/* Sums of the squares of level * scale: of rows, [rows, 1, 1], block by block,
+   or of columns, [1, blocks, ..]. */
 static ValueId sum_levels(Builder *b, ValueId level, ValueId scale,
                           bool over_rows) {
-    static const int64_t axes[] = {0, 1, 2};
-    ValueId x = b2(b, OP_MUL, level, scale, DT_F32);
-    return b_reduce(b, OP_REDUCE_SUMSQ, x, axes + !over_rows, over_rows ? 1 : 2,
-                    true, DT_F32);
+    static const int64_t axis[] = {0, 1, 2};
+    if (over_rows)
+        return b_reduce(b, OP_REDUCE_SUMSQ, b2(b, OP_MUL, level, scale, DT_F32),
+                        axis, 1, true, DT_F32);
+    ValueId x = b_reduce(b, OP_REDUCE_SUMSQ, level, axis + 2, 1, true, DT_F32);
+    x = b2(b, OP_MUL, x, b2(b, OP_MUL, scale, scale, DT_F32), DT_F32);
+    return b_reduce(b, OP_REDUCE_SUM, x, axis + 1, 1, true, DT_F32);
 }
 
 /* The sums of bytes' low and high halves, as sums of elements. */
@@ -109,7 +114,8 @@ static bool norm_rule(Rewriter *rw, const Node n, ValueId *with) {
     ValueId q = w->in[0], scale = w->in[1];
     int64_t code = attr_int(w, AK_code), rows = value_type(g, q)->dim[0];
     int64_t bytes = value_type(g, q)->dim[1];
-    int64_t each = code == QUANTIZED_INT8 ? QUANTIZED_BLOCK : QUANTIZED_BLOCK / 2;
+    int64_t each =
+        code == QUANTIZED_INT8 ? QUANTIZED_BLOCK : QUANTIZED_BLOCK / 2;
     bool over_rows = (axes[0] == 0) != turned;
     if (value_type(g, q)->rank != 2 || bytes % each) return false;
     const int64_t blocks[] = {rows, bytes / each, each},

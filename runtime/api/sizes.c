@@ -85,9 +85,9 @@ static const char *list_sizes(const ampc_session *s, char buf[200]) {
     for (uint32_t i = 0; own >= 0 && i < s->m->nprogram && n < 200; i++) {
         const PlanProgram *p = &s->m->programs[i];
         if (!size_is_other(s->m, own, i) || batch_of(p)) continue;
-        n += (size_t)snprintf(
-            buf + n, 200 - n, "%s%s",
-            n ? ", " : "; smaller sizes of this module: ", strrchr(p->name, '@') + 1);
+        n += (size_t)snprintf(buf + n, 200 - n, "%s%s",
+                              n ? ", " : "; smaller sizes of this module: ",
+                              strrchr(p->name, '@') + 1);
     }
     return buf;
 }

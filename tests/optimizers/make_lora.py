@@ -22,7 +22,7 @@ NAMES = ["fc.weight", "fc.bias", "proj.weight", "proj.bias", "head.weight",
          "head.bias", "fc.lora_A.weight", "proj.lora_A.weight", "fc.ia3_l",
          "proj.ia3_l", "one.weight", "one.bias", "two.weight", "two.bias",
          "one.lora_A.weight", "two.lora_A.weight", "last.weight",
-         "last.bias"]
+         "last.bias", "one.ia3_l", "two.ia3_l"]
 
 
 class Net(nn.Module):
@@ -88,8 +88,9 @@ def case(name, options, config=None, **lora):
         for m in net.modules():
             if getattr(m, "lora_magnitude_vector", None):
                 w = m.base_layer.weight
-                m.lora_magnitude_vector["default"].weight.copy_(
-                    w.norm(dim=0 if m.fan_in_fan_out else 1))
+                norm = (w.flatten(1).norm(dim=1).reshape(1, -1, 1, 1) if conv
+                        else w.norm(dim=0 if m.fan_in_fan_out else 1))
+                m.lora_magnitude_vector["default"].weight.copy_(norm)
     print(f"case {name} {options}")
     trained = {plain(n): p for n, p in net.named_parameters()
                if p.requires_grad}
@@ -129,6 +130,10 @@ def main():
     case("conv_biases", "--lora one,rank=3,bias=lora_only --lora two,rank=1,alpha=2,bias=lora_only",
          r=3, lora_alpha=8, rank_pattern={"two": 1}, alpha_pattern={"two": 2},
          bias="lora_only")
+    case("conv_dora", "--lora one,rank=2,alpha=4,dora --lora two,rank=2,alpha=4,dora",
+         r=2, lora_alpha=4, use_dora=True)
+    case("conv_factors", "--ia3 one --ia3 two,feedforward", IA3Config(
+        target_modules=["one", "two"], feedforward_modules=["two"]))
 
 
 main()

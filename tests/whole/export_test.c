@@ -184,6 +184,14 @@ TEST_CASE(export, adapters_of_convolutions_are_merged) {
     run_merged("tests/onnx/cnn.dyn.onnx",
                OPTIONS "--lora 'c?,rank=2,alpha=16'");
 }
+TEST_CASE(export, magnitudes_of_convolutions_are_merged) {
+    run_merged("tests/onnx/cnn.dyn.onnx",
+               OPTIONS "--lora 'c?,rank=2,alpha=16,dora'");
+}
+TEST_CASE(export, factors_of_convolutions_are_merged) {
+    run_merged("tests/onnx/cnn.dyn.onnx",
+               OPTIONS "--ia3 c1 --ia3 c2,feedforward");
+}
 TEST_CASE(export, factors_are_merged) {
     run_merged(MLP, OPTIONS "--ia3 fc1 --ia3 fc2,feedforward");
 }

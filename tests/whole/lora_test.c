@@ -47,7 +47,8 @@ static const struct Given {
              {"one.weight", 0},        {"one.bias", 0},
              {"two.weight", 0},        {"two.bias", 0},
              {"one.lora_A.weight", 0}, {"two.lora_A.weight", 0},
-             {"last.weight", 0},       {"last.bias", 0}};
+             {"last.weight", 0},       {"last.bias", 0},
+             {"one.ia3_l", 0},         {"two.ia3_l", 0}};
 
 typedef struct Case {
     char name[64], options[300];
@@ -473,8 +474,9 @@ TEST_CASE(lora, convolutions_without_an_adapter) {
         "  return y = reshape(h, shape=[4,4])\n}\n";
     static const char *const bad[][2] = {
         {"--lora two", "'two.weight' is a convolution's with groups"},
-        {"--lora one,dora", "is a convolution's, and dora takes matrices"},
-        {"--ia3 one", "is a convolution's, and --ia3 takes matrices"}};
+        {"--lora two,dora", "'two.weight' is a convolution's with groups"},
+        {"--ia3 two,feedforward",
+         "'two.weight' is a convolution's with groups"}};
     REQUIRE(test_write_file(test_tmp("conv.amp"), text, strlen(text)));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char words[200];
@@ -598,19 +600,34 @@ TEST_CASE(lora, int8_weights_train_as_their_values) { run_coded("int8"); }
 TEST_CASE(lora, int4_weights_train_as_their_values) { run_coded("int4"); }
 TEST_CASE(lora, nf4_weights_train_as_their_values) { run_coded("nf4"); }
 
-/* Magnitudes begin as the norms of the rounded weights. */
-TEST_CASE(lora, magnitudes_beside_codes) {
+/* Magnitudes begin as the norms of the rounded weights. No program of the model
+   widens a weight whole. */
+static void run_magnitudes(const char *dtype) {
+    char options[300], words[500];
+    snprintf(options, sizeof options, CODED("fc,dora") " --frozen-dtype %s",
+             dtype);
     Compiled plain = compile_text(coded_model, CODED("fc,dora"));
-    Compiled c =
-        compile_text(coded_model, CODED("fc,dora") " --frozen-dtype int8");
+    Compiled c = compile_text(coded_model, options);
     ampc_session *s = open_threads(&c, 2), *t = open_threads(&plain, 1);
-    write_rounded(&plain, t, "int8");
-    check_same_losses(&c, s, &plain, t, "int8");
+    write_rounded(&plain, t, dtype);
+    check_same_losses(&c, s, &plain, t, dtype);
     c.api->close(s);
     plain.api->close(t);
     compiled_close(&c);
     compiled_close(&plain);
+    REQUIRE(test_write_file(test_tmp("coded.amp"), coded_model,
+                            strlen(coded_model)));
+    snprintf(words, sizeof words,
+             "inspect coded.amp %s --ir memplan > ir && grep -q "
+             "matmul_quantized.*fc.weight ir && ! grep -q "
+             "'widen_quantized %%fc.weight' ir && echo none",
+             options);
+    check_ampc(0, "none", words);
 }
+
+TEST_CASE(lora, magnitudes_beside_int8) { run_magnitudes("int8"); }
+TEST_CASE(lora, magnitudes_beside_int4) { run_magnitudes("int4"); }
+TEST_CASE(lora, magnitudes_beside_nf4) { run_magnitudes("nf4"); }
 
 /* A checkpoint contains codes and scales: it resumes, and loads as weights. */
 TEST_CASE(lora, codes_in_checkpoints) {

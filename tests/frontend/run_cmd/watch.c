@@ -110,7 +110,8 @@ TEST_CASE(watch, a_loss_that_is_not_finite_spikes) {
     CHECK_HAS(r.out, "{\"spike\":\"loss\",\"step\":10,\"value\":null,");
     CHECK_HAS(r.out, "\"samples\":[36,37,38,39]");
     CHECK_EQ_INT(count(r.out, "{\"spike\""), 1);
-    CHECK_HAS(r.err, "step 10 spikes: loss inf, usually 1e+04; epoch 1, samples ");
+    CHECK_HAS(r.err,
+              "step 10 spikes: loss inf, usually 1e+04; epoch 1, samples ");
     ran_free(&r);
 }
 
