@@ -109,6 +109,8 @@ struct ampc_session {
                                  or -1 */
     bool gpu_is_there;        /* the requested GPU, usable or not */
     char *cursor;             /* JSON or NULL */
+    uint64_t damaged; /* path_mark of the checkpoint in whose place the one
+                         before it was resumed; 0: none */
     ampc_profile_fn profile;
     void *profile_ctx;
     bool spared;       /* the CPU's last step was left out (PlanStep.when) */

@@ -222,7 +222,16 @@ static void take_averages(const ampc_session *s, bool asked, StItem *items,
     }
 }
 
+uint64_t path_mark(const char *path) {
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (; *path; path++) h = (h ^ (unsigned char)*path) * 1099511628211u;
+    return h | 1;
+}
+
+/* A damaged file does not become the checkpoint before the new one: that would
+   replace the only good one. */
 ampc_status checkpoint_save(ampc_session *s, const char *path) {
+    bool damaged = s->damaged == path_mark(path);
     Text metadata = {.s = s};
     size_t bytes = s->m->nvar * sizeof(StItem);
     StItem *items = mem_alloc(s, bytes);
@@ -232,8 +241,10 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
     if (status == AMPC_OK && (!items || metadata.failed))
         status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     if (status == AMPC_OK)
-        status = st_write(s, path, items, list_tensors(s, true, items),
-                          &(StOutput){"ampc", metadata.p, ST_PREVIOUS});
+        status = st_write(
+            s, path, items, list_tensors(s, true, items),
+            &(StOutput){"ampc", metadata.p, damaged ? NULL : ST_PREVIOUS});
+    if (status == AMPC_OK && damaged) s->damaged = 0;
     text_free(&metadata);
     mem_free(s, items, bytes);
     return status;

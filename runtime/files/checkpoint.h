@@ -76,6 +76,8 @@ typedef struct StOutput {
 } StOutput;
 
 #define ST_PREVIOUS ".prev"
+/* A number of the path; not 0. */
+uint64_t path_mark(const char *path);
 /* Leaves a complete new file at the path, or the old one (outfile.h). */
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const StOutput *out);

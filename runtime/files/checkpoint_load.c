@@ -467,6 +467,7 @@ static ampc_status resume_previous(ampc_session *s, const char *path,
     memcpy(why, s->error, sizeof why);
     ampc_status status = load_one(s, previous, true, &too);
     if (status == AMPC_OK) {
+        s->damaged = path_mark(path);
         session_notice(s, "%.500s; resumed from the checkpoint before it, %s",
                        why, previous);
     } else if (status != AMPC_ERR_DEVICE) {
@@ -480,6 +481,7 @@ static ampc_status resume_previous(ampc_session *s, const char *path,
 ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume) {
     bool torn;
     ampc_status status = load_one(s, path, resume, &torn);
+    if (status == AMPC_OK && resume) s->damaged = 0;
     return torn && resume ? resume_previous(s, path, status) : status;
 }
 

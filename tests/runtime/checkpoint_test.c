@@ -379,6 +379,41 @@ TEST_CASE(checkpoint, a_torn_file_falls_back_and_says_so) {
     a->close(s);
 }
 
+/* The checkpoint before a damaged one stays until there are two good ones. */
+TEST_CASE(checkpoint, a_damaged_file_does_not_replace_a_good_one) {
+    const ampc_api *a = tiny_api();
+    const char *path = test_tmp("kept.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    size_t n;
+    train(s, 0, 2);
+    check_ok(s, a->save(s, path));
+    train(s, 2, 1);
+    check_ok(s, a->save(s, path));
+    char *good = test_read_file(path, &n);
+    REQUIRE(good);
+    damage(path, good, n, 2);
+    for (int again = 0; again < 2; again++) {
+        check_ok(s, a->resume(s, path));
+        CHECK(!again == !!strstr(a->notice(s), "kept.safetensors.prev"));
+        CHECK_EQ_INT(steps_of(s), 2 + again);
+        train(s, 2 + again, 1);
+        check_ok(s, a->save(s, path));
+        if (!again) CHECK(access(test_tmp("kept.safetensors.prev"), F_OK) == 0);
+    }
+    damage(path, good, n, 2); /* step 4; before it step 3 */
+    check_ok(s, a->resume(s, path));
+    CHECK_EQ_INT(steps_of(s), 3);
+    damage(path, good, n, 2);
+    check_ok(s, a->resume(s, path));
+    train(s, 3, 1);
+    check_ok(s, a->save(s, path));
+    damage(path, good, n, 2); /* as if it had not been saved whole */
+    check_ok(s, a->resume(s, path));
+    CHECK_EQ_INT(steps_of(s), 3);
+    free(good);
+    a->close(s);
+}
+
 /* A complete file of another program is a mistake, not damage. */
 TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
     const ampc_api *a = tiny_api();
