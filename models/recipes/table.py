@@ -4,22 +4,22 @@
 
 usage: table.py AMPC [--data FOLDER] [--only NAME]
 
-A row says how many lines a recipe has, how many seconds its compilation takes at
-the sizes of its file, and how far the losses of five steps in fp32 by `ampc run`
-are from PyTorch's in fp64 (tests/models/recipes.txt, which record.py recorded
-at small sizes). --data keeps the inputs at the file's sizes as FOLDER/NAME.INPUT.npy:
-random numbers of the right shapes, to try a recipe with. Status 1 if a loss is more
-than 1e-5 apart.
+A row says how many lines a recipe has, how many seconds of processor time its
+compilation takes at the sizes of its file, the C compiler's with it, and how far the
+losses of five steps in fp32 by `ampc run` are from PyTorch's in fp64
+(tests/models/recipes.txt, which record.py recorded at small sizes). --data keeps the
+inputs at the file's sizes as FOLDER/NAME.INPUT.npy: random numbers of the right
+shapes, to try a recipe with. Status 1 if a loss is more than 1e-5 apart.
 
 Needs numpy."""
 import argparse
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 
@@ -121,6 +121,18 @@ def apart(ampc, name, row, folder):
     return max(abs(a - b) / max(1, abs(b)) for a, b in zip(got, want))
 
 
+def processor_seconds():
+    """Of all processes that have ended, so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def machine():
+    with open("/proc/cpuinfo") as f:
+        names = re.findall(r"^model name\s*: (.*)", f.read(), re.M)
+    return f"{names[0] if names else 'unknown'}, {os.cpu_count()} threads"
+
+
 def losses_in(line):
     return [line["loss"]] if "loss" in line else []
 
@@ -135,16 +147,17 @@ def main():
     ampc = os.path.abspath(o.ampc)
     os.chdir(ROOT)
     worst = 0
-    print("| recipe | lines | seconds to compile | from PyTorch |\n|---|---|---|---|")
+    print(f"{machine()}\n\n| recipe | lines | processor seconds to compile | "
+          "from PyTorch |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name, row in recorded().items():
             if o.only and name != o.only:
                 continue
             file, module = f"models/recipes/{name}.amp", f"{folder}/{name}.so"
-            start = time.perf_counter()
+            start = processor_seconds()
             call(ampc, file, "-o", module, "--target", "cpu:x86-64-v3",
                  "--cache", "none")
-            seconds = time.perf_counter() - start
+            seconds = processor_seconds() - start
             if o.data:
                 os.makedirs(o.data, exist_ok=True)
                 save_inputs(ampc, module, row[1], 1,
