@@ -35,6 +35,12 @@ void classes_free(Classes *c) {
     *c = (Classes){NULL, 0};
 }
 
+const Classes *classes_known(const KnownClasses *k, const char *input) {
+    for (int i = 0; i < k->n; i++)
+        if (!strcmp(k->of[i].input, input)) return &k->of[i].classes;
+    return NULL;
+}
+
 int64_t classes_find(const Classes *c, const char *name) {
     char **at = bsearch(&name, c->name, (size_t)c->n, sizeof *at, by_name);
     return at ? at - c->name : -1;

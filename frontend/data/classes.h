@@ -12,6 +12,18 @@ typedef struct Classes {
     int n;
 } Classes;
 
+/* The classes of some inputs. */
+typedef struct InputClasses {
+    char *input;
+    Classes classes;
+} InputClasses;
+typedef struct KnownClasses {
+    InputClasses *of;
+    int n;
+} KnownClasses;
+/* Those of an input; NULL: not among them. */
+const Classes *classes_known(const KnownClasses *k, const char *input);
+
 /* Copies n names, each once; false: out of memory. Free with classes_free. */
 bool classes_make(Classes *c, const char *const *names, int n);
 void classes_free(Classes *c);

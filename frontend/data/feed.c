@@ -295,14 +295,28 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-/* The classes of the same input in another set. */
-static const Classes *known_classes(const FeedSet *like, const char *input) {
-    for (int i = 0; like && i < like->n; i++) {
-        const Feed *f = &like->feed[i];
-        if (!strcmp(f->want.name, input) && f->a.classes.name)
-            return &f->a.classes;
-    }
+/* The same input in the set that trains. */
+static const Feed *trained_feed(const FeedHow *how, const char *input) {
+    for (int i = 0; how->like && i < how->like->n; i++)
+        if (!strcmp(how->like->feed[i].want.name, input))
+            return &how->like->feed[i];
     return NULL;
+}
+
+static const Classes *known_classes(const FeedHow *how, const char *input) {
+    const Feed *f = trained_feed(how, input);
+    if (f && f->a.classes.name) return &f->a.classes;
+    return how->recorded ? classes_known(how->recorded, input) : NULL;
+}
+
+/* Labels with names beside labels that train as numbers. */
+static Status check_names(Diag *d, const FeedSet *fs, const Feed *f) {
+    const Feed *trained = trained_feed(&fs->how, f->want.name);
+    if (!trained || trained->a.classes.name || !f->a.classes.name) return OK;
+    return fail(d, (Loc){.file = f->file},
+                "its classes have names, and those that train (%s) are "
+                "numbers: which name has which number is not known",
+                trained->file);
 }
 
 /* A folder contains pictures, and a column of a table may name them. */
@@ -324,9 +338,10 @@ static Status open_feed_one(Diag *d, FileGuard *guard, const char *option,
     f->pick.input = f->want.name;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
     f->pick.labels = takes_labels(&f->want);
-    f->pick.known = known_classes(fs->how.like, f->want.name);
+    f->pick.known = known_classes(&fs->how, f->want.name);
     f->pick.vocabulary = fs->how.vocabulary;
     TRY(open_data(d, f));
+    TRY(check_names(d, fs, f));
     feed_sizes_shrink(fs, f);
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);

@@ -26,8 +26,10 @@ typedef struct FeedSizes FeedSizes; /* feed_size.h */
 
 /* How a run reads its files. */
 typedef struct FeedHow {
-    const struct FeedSet *like; /* classes have the numbers that they have in
-                                   this set; NULL: those of their own file */
+    /* Classes have the numbers that they have in the set that trains, then
+       those of the checkpoint, then of their own file. NULL: none such. */
+    const struct FeedSet *like;
+    const KnownClasses *recorded;
     const char *vocabulary;     /* a file: the tokens of texts; NULL: bytes */
 } FeedHow;
 

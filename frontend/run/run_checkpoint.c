@@ -48,6 +48,7 @@ static Status cursor_write(Run *r) {
                   r->at.plateau_best, r->at.plateau_bad);
     put_said(&sb, "by", r->opt->best_by);
     put_said(&sb, "augment", augment);
+    run_classes_put(r, &sb);
     sb_puts(&sb, r->at.due ? ",\"due\":1}" : "}");
     ampc_status status = r->api->set_cursor(r->s, sb.data);
     free(augment);

@@ -422,8 +422,9 @@ static Status open_augment(Run *r, const Work *w, FeedSet *predict) {
  */
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     const RunOptions *o = r->opt;
-    const FeedHow how = {.vocabulary = o->vocabulary},
-                  as_trained = {w->train ? &r->train : NULL, o->vocabulary};
+    const FeedHow how = {NULL, &r->classes, o->vocabulary},
+                  as_trained = {w->train ? &r->train : NULL, &r->classes,
+                                o->vocabulary};
     ProgramKind train = r->info.accumulate == 1 ? PROGRAM_TRAIN : PROGRAM_MICRO;
     while (run_objective(r, r->nother + 1)) r->nother++;
     r->others = calloc(r->nother + 1, sizeof *r->others);
@@ -536,6 +537,7 @@ static Status run_all(Run *r, FeedSet *predict) {
     TRY(run_session(r));
     await_signals(r); /* by rank 0 alone */
     TRY(plan_work(r, &w));
+    TRY(run_classes_read(r, w.train));
     TRY(open_feeds(r, &w, predict));
     TRY(ranks_agree(r));
     tell_data(r, predict);
@@ -568,6 +570,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     free(r.size_of);
     free(r.sorted);
     free(r.underflow.of);
+    run_classes_free(&r);
     metrics_close(&r);
     watch_close(&r);
     file_guard_free(r.guard);

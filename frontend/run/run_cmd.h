@@ -146,6 +146,7 @@ typedef struct Run {
     ampc_comm *comm;  /* NULL: a single process */
     int rank, world;
     FeedSet train, eval;
+    KnownClasses classes; /* of the checkpoint */
     FeedSet *others; /* data of the second and further objectives */
     uint32_t nother;
     RunLog log;
@@ -194,6 +195,19 @@ int64_t run_step_samples(const Run *r);
    (--load) for the module's --lora, if there is an adapter_config.json
    beside the file. */
 Status run_check_adapters(Run *r);
+
+/* ---- run_classes.c ------------------------------------------------------- */
+
+/* Adds ,"classes":{..} to a cursor if labels that train have names. */
+void run_classes_put(const Run *r, StrBuf *sb);
+/* Reads the names that --resume or, for a run that does not train, --load
+   brings. */
+Status run_classes_read(Run *r, bool trains);
+void run_classes_free(Run *r);
+/* Says that loaded weights have no names of classes. */
+void run_classes_tell(const Run *r, StrBuf *sb);
+/* A number of all names, to compare. */
+double run_classes_hash(const Run *r);
 
 /* ---- run_note.c ---------------------------------------------------------- */
 

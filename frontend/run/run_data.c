@@ -31,6 +31,7 @@ void run_tell_data(const Run *r, const FeedSet *const *sets, int n,
                 sb_putn(sb, line.data, line.len);
             sb_free(&line);
         }
+    run_classes_tell(r, sb);
     tell_same_tokens(&r->train, sb);
     augment_tells(&r->opt->augment, sb);
 }

@@ -181,6 +181,7 @@ Status ranks_agree(Run *r) {
         {"--epochs", (double)o->epochs},
         {"--patience", (double)o->patience},
         {"--max-skipped", (double)o->max_skipped},
+        {"set of names of classes", run_classes_hash(r)},
         {"--metric", o->metric.n},
         {"--augment", o->augment.n},
         {"--shuffle", o->shuffle},

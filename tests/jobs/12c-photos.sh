@@ -65,3 +65,31 @@ data.py photos others dog
 refused ampc run net.so --feed x=photos --feed target=photos --eval-feed x=others \
     --eval-feed target=others
 grep 'others/dog: error: is not one of the 3 classes that train: ant, bee, cat' said
+# a later run has the numbers of the checkpoint, which holds their names
+for other in some all; do
+    ampc run net.so --load whole.safetensors --eval --feed x=$other --feed target=$other \
+        --log later-$other.jsonl
+done
+python3 - <<'P'
+import json
+losses = [[json.loads(line)["eval_loss"] for line in open(f"later-{name}.jsonl")]
+          for name in ("some", "all")]
+assert losses[0] == losses[1] and len(losses[0]) == 1
+P
+refused ampc run net.so --load whole.safetensors --eval --feed x=others --feed target=others
+grep 'others/dog: error: is not one of the 3 classes that train: ant, bee, cat' said
+refused ampc run net.so --feed x=others --feed target=others --save whole.safetensors --resume
+grep 'others/dog: error: is not one of the 3 classes' said
+ampc run net.so --load whole.safetensors --feed x=some --fetch out --save-weights weights.safetensors
+ampc run net.so --load weights.safetensors --eval --feed x=some --feed target=some 2>&1 | tee said
+grep 'target: weights.safetensors has no names of classes' said
+# labels that train as numbers say nothing of names
+python3 - <<'P'
+with open("numbers.csv", "w") as f:
+    print("kind", file=f)
+    for i in range(24):
+        print(i // 8, file=f)
+P
+refused ampc run net.so --feed x=photos --feed target=numbers.csv:kind --eval-feed x=some \
+    --eval-feed target=some
+grep 'its classes have names, and those that train (numbers.csv:kind) are numbers' said
