@@ -51,8 +51,8 @@ class Error(RuntimeError):
     def __init__(self, status: int, text: str,
                  details: dict[str, Any] | None = None) -> None:
         super().__init__(text)
-        self.status = Status(status)
-        self.details = details or {}
+        self.status: Status = Status(status)
+        self.details: dict[str, Any] = details or {}
 
     def __reduce__(self) -> Any:
         return Error, (int(self.status), str(self), self.details)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes as c
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, Tuple
+from typing import (TYPE_CHECKING, Any, Dict, NoReturn, SupportsIndex,
+                    Tuple)
 
 from . import _c
 from ._arrays import shape_of
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
 Tensors = Dict[str, Tuple[str, Tuple[int, ...]]]
 
 
-def neither_copied(self: Any, _: Any) -> Any:
-    """__reduce_ex__ of what is one thing of the module's library."""
-    kind = type(self).__name__
-    raise TypeError(f"an ampc.{kind} is neither copied nor pickled: " + {
-        "Module": "ampc.Module(PATH) loads another",
-        "Session": "save and resume make two",
-        "Communicator": "every rank opens its own"}[kind])
+class Single:
+    """A thing of the module's library: neither copied nor pickled."""
+
+    _another: str  # how to get a second one
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuses copies and pickles."""
+        raise TypeError(f"an ampc.{type(self).__name__} is neither copied nor "
+                        f"pickled: {self._another}")
 
 
-class Communicator:
+class Communicator(Single):
     """Ranks that train one model together (ampc_comm): engine "mpi", "nccl" or
     "tcp", deadline in seconds.  All ranks make it at the same time, pass it to
     Module.session, and close it behind their sessions."""
@@ -44,9 +47,10 @@ class Communicator:
         if status != Status.OK:
             raise Error(status, why.value.decode())
 
-    __reduce_ex__ = neither_copied
+    _another = "every rank opens its own"
 
     def close(self) -> None:
+        """Leaves the ranks; a second time nothing happens."""
         if self._comm:
             self._api.comm_close(self._comm)
             self._comm = c.c_void_p()
@@ -58,7 +62,7 @@ class Communicator:
         self.close()
 
 
-class Module:
+class Module(Single):
     """A loaded module; `symbol` is what `ampc --symbol` named.
 
     batch, accumulate, seed   as compiled
@@ -76,7 +80,8 @@ class Module:
 
     def __init__(self, path: Path, symbol: str = "ampc_module") -> None:
         path = os.fspath(path)
-        self.path, self.messages = path, ""
+        self.path: str = path
+        self.messages: str = ""
         self._keep: Any = None  # a folder that lives as long
         try:
             self._lib = _c.open_library(path)
@@ -94,7 +99,7 @@ class Module:
         if api.contents.size < c.sizeof(_c.Api):
             raise Error(Status.UNSUPPORTED, f"{path}: of an older version of "
                         "ampc: compile it again")
-        self.api = api.contents
+        self.api: Any = api.contents
         info = _c.ModuleInfo()
         self.api.describe(self.api.module, info)
         self.batch: int = info.batch
@@ -102,8 +107,10 @@ class Module:
         self.seed: int = info.seed
         self.graph_hash: int = info.graph_hash
         self.arena: int = info.arena
-        self.trains, self.evaluates = bool(info.trains), bool(info.evaluates)
-        self.predicts, self.parts = bool(info.predicts), bool(info.parts)
+        self.trains: bool = bool(info.trains)
+        self.evaluates: bool = bool(info.evaluates)
+        self.predicts: bool = bool(info.predicts)
+        self.parts: bool = bool(info.parts)
         self.model: str = info.model.decode()
         self.info: dict[str, Any] = json.loads(info.info.decode())
         self._nvariable: int = info.nvariable
@@ -119,7 +126,7 @@ class Module:
                 break
             self.objectives.append(name.decode())
 
-    __reduce_ex__ = neither_copied
+    _another = "ampc.Module(PATH) loads another"
 
     def __repr__(self) -> str:
         does = [what for what, can in (("trains", self.trains),

@@ -11,7 +11,7 @@ from ._arrays import Given, Returned
 from ._c import DTYPES, ORIGINS, Error, Status
 from ._checks import Path, number, path_bytes, text
 from ._inputs import Data, structs
-from ._module import Communicator, Module, neither_copied
+from ._module import Communicator, Module, Single
 
 
 class Evaluation(Dict[str, Any]):
@@ -29,7 +29,7 @@ class Evaluation(Dict[str, Any]):
         self._sums = sums
 
 
-class Session:
+class Session(Single):
     """Weights, optimizer state and threads; a context manager.
 
     Arrays are whatever has Python's buffer protocol or DLPack: numpy's,
@@ -46,7 +46,8 @@ class Session:
     def __init__(self, module: Module, device: str = "auto", threads: int = 0,
                  *, comm: Communicator | None = None,
                  stream: int | None = None, max_skipped: int = 0) -> None:
-        self.module, self._s = module, c.c_void_p()
+        self.module: Module = module
+        self._s = c.c_void_p()
         self._api = _c.Calls(module.api)
         self._raised: BaseException | None = None
         self._objective = ":" + module.objectives[0] \
@@ -71,7 +72,7 @@ class Session:
 
     __del__ = close
 
-    __reduce_ex__ = neither_copied
+    _another = "save and resume make two"
     __iter__ = None  # __getitem__ alone would make it a sequence
 
     def __repr__(self) -> str:

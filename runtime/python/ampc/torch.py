@@ -21,6 +21,7 @@ import warnings
 from typing import Any, Iterator, Mapping, Sequence
 
 import torch
+import torch.utils._pytree as pytree
 
 from . import _torch_functions as functions
 from . import _torch_losses as losses
@@ -54,7 +55,7 @@ def _refuse(problems: Sequence[str]) -> None:
 # ---- shapes -----------------------------------------------------------------
 
 def _tensors(tree: Any) -> list[Any]:
-    leaves: list[Any] = torch.utils._pytree.tree_leaves(tree)
+    leaves: list[Any] = pytree.tree_leaves(tree)
     return [x for x in leaves if isinstance(x, torch.Tensor)]
 
 
@@ -63,7 +64,7 @@ def _batched(args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
     whether they have a common batch."""
     sizes = {x.shape[0] if x.dim() else -1 for x in _tensors((args, kwargs))}
     if sizes == {1}:
-        args, kwargs = torch.utils._pytree.tree_map(
+        args, kwargs = pytree.tree_map(
             lambda x: torch.cat([x, x]) if isinstance(x, torch.Tensor) else x,
             (args, kwargs))
     return args, kwargs, len(sizes) == 1 and -1 not in sizes
@@ -72,7 +73,7 @@ def _batched(args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
 def _shapes(module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
     """dynamic_shapes by the names of forward's parameters."""
     names = list(inspect.signature(module.forward).parameters)
-    return torch.utils._pytree.tree_map(
+    return pytree.tree_map(
         lambda x: {0: batch} if isinstance(x, torch.Tensor) else None,
         {**dict(zip(names, args)), **kwargs})
 
@@ -93,7 +94,7 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
     first: Exception | None = None
     for export, shape, options in tries:
         try:  # torch marks dynamic axes at the tensors themselves
-            a, k = torch.utils._pytree.tree_map(
+            a, k = pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
             with ops.Captured(), _reporting():
@@ -400,7 +401,7 @@ def _examples(module: Any, args: Any,
         args, kwargs = (), {**args, **kwargs}
     if not isinstance(args, (tuple, list)):
         args = args,
-    args, named = torch.utils._pytree.tree_map(
+    args, named = pytree.tree_map(
         lambda x: torch.as_tensor(x) if hasattr(x, "__array__") else x,
         (tuple(args), dict(kwargs)))
     try:
