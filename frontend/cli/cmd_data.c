@@ -4,7 +4,9 @@
    The reader of `ampc run` opens the file for an input and says what the
    file is for it. A model that is not compiled answers as its module would:
    through the calls of ampc.h that the reader makes. */
+#define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
@@ -97,6 +99,63 @@ static void put_fits(const FeedSet *fs, StrBuf *sb) {
     sb_free(&how);
 }
 
+static const char *name_of(const ArrayPart *p) {
+    return p->label ? p->label : p->part;
+}
+
+static bool part_fits(const For *f, uint32_t i, const char *file,
+                      const char *part) {
+    Diag d = {0};
+    FeedSet fs;
+    const char *both = internf("%s:%s", file, part);
+    Status st = feed_try(&d, f->s->opt.guard, f->api, f->program, i, both, &fs);
+    feeds_free(&fs);
+    sb_free(&d.text);
+    return st == OK;
+}
+
+/* Neighbouring columns of a table, as many as a sample has elements. */
+static bool put_columns(const For *f, uint32_t i, const ampc_tensor_info *t,
+                        const char *file, const ArrayParts *all, StrBuf *sb) {
+    int64_t each = 1, n = all->list.len;
+    for (int k = 1; k < t->rank; k++) each *= t->shape[k];
+    if (!all->columns || each < 2) return false;
+    for (int64_t from = 0; from + each <= n; from++) {
+        Str part = internf("%s-%s", name_of(&all->list.data[from]),
+                           name_of(&all->list.data[from + each - 1]));
+        if (!part_fits(f, i, file, part)) continue;
+        sb_printf(sb, "by %lld columns, such as ", (long long)each);
+        sb_put_escaped(sb, part);
+        return true;
+    }
+    return false;
+}
+
+/* What parts of a file feed an input that the file as a whole does not. */
+static bool put_parts(const For *f, uint32_t i, const ampc_tensor_info *t,
+                      const char *file, StrBuf *sb) {
+    enum { MOST = 32 };
+    ArrayParts all = {.arena = arena_new()};
+    Diag d = {0};
+    char *path = strdup(file);
+    int found = 0;
+    if (path && !file_part(path) && array_parts(&d, path, &all) == OK &&
+        all.list.len > 1 && all.list.len <= MOST) {
+        for (int k = 0; k < all.list.len; k++) {
+            Str part = name_of(&all.list.data[k]);
+            if (!part_fits(f, i, file, part)) continue;
+            sb_puts(sb, found++ ? ", " : "by part: ");
+            sb_put_escaped(sb, part);
+        }
+        if (!found) found = put_columns(f, i, t, file, &all, sb);
+    }
+    if (found) sb_puts(sb, "\n");
+    free(path);
+    sb_free(&d.text);
+    arena_free(all.arena);
+    return found;
+}
+
 /* Describes one file for one input; *fits: whether it can be fed. */
 static void try_input(const For *f, uint32_t i, const ampc_tensor_info *t,
                       const char *file, bool *fits, StrBuf *sb) {
@@ -111,6 +170,8 @@ static void try_input(const For *f, uint32_t i, const ampc_tensor_info *t,
     sb_puts(sb, "]: ");
     if (st == OK) {
         put_fits(&fs, sb);
+        *fits = true;
+    } else if (put_parts(f, i, t, file, sb)) {
         *fits = true;
     } else {
         const char *why = strstr(d.text.data, "error: ");

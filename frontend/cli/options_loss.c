@@ -98,7 +98,19 @@ static Status read_loss_keys(Options *o, Spec *s, LossSpec *l, bool single) {
     return OK;
 }
 
-/* [FACTOR*]LOSS[,KEY=VALUE..][:OUTPUT] */
+/* Cuts the text in front of its first ",KEY=", and returns KEY=..; NULL: it has
+   no key. */
+static char *cut_keys(char *text) {
+    for (char *comma = text; comma && (comma = strchr(comma, ',')); comma++) {
+        size_t n = strspn(comma + 1, "abcdefghijklmnopqrstuvwxyz_");
+        if (!n || comma[1 + n] != '=') continue;
+        *comma = 0;
+        return comma + 1;
+    }
+    return NULL;
+}
+
+/* [FACTOR*]LOSS[,KEY=VALUE..][:OUTPUT][,KEY=VALUE..] */
 static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
     char *star = strchr(s->text, '*'), *colon;
     double factor = 1;
@@ -112,8 +124,12 @@ static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
     }
     colon = strchr(s->text, ':');
     if (colon) *colon = 0;
+    char *behind = cut_keys(colon ? colon + 1 : NULL);
     TRY(find_loss(o, s, l));
     l->factor = factor;
+    if (behind)
+        s->text = s->text ? arena_printf(o->arena, "%s,%s", s->text, behind)
+                          : behind;
     TRY(read_outputs(o, s, l, colon ? colon + 1 : NULL));
     return read_loss_keys(o, s, l, single);
 }

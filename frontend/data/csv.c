@@ -2,7 +2,7 @@
 /* csv.c: numbers in text, .csv or .tsv: a line per sample, columns separated by
    commas, semicolons, tabs or blanks, as in the first line; a first line may
    name the columns.  FILE.csv:COLUMNS takes some of them: names, numbers from 0
-   and ranges of these (FILE.csv:age,3,10-20).  One column that is chosen by its
+   and ranges of these (FILE.csv:age,3,10-20,height-width).  One column that is chosen by its
    name may hold words: names of classes, for labels, or of pictures.
 
    The text is read once, in parts; its numbers are written to a copy. */
@@ -242,6 +242,28 @@ static bool take_range(const char *item, int n, int *lo, int *hi) {
     return true;
 }
 
+/* The column of that name; -1: none. A number selects a column by position,
+   even if the first line has such a name. */
+static int named_column(const Csv *c, const char *name, size_t n) {
+    double x;
+    for (int i = 0; i < c->first.len; i++) {
+        const char *has = c->first.data[i];
+        if (!strncmp(has, name, n) && !has[n] && !is_csv_number(has, &x))
+            return i;
+    }
+    return -1;
+}
+
+/* FIRST-LAST; names may have a "-", too. */
+static bool take_named_range(const Csv *c, const char *item, int *lo, int *hi) {
+    for (const char *p = strchr(item, '-'); p; p = strchr(p + 1, '-')) {
+        *lo = named_column(c, item, (size_t)(p - item));
+        *hi = named_column(c, p + 1, strlen(p + 1));
+        if (*lo >= 0 && *hi >= *lo) return true;
+    }
+    return false;
+}
+
 static Status no_column(const Csv *c, const char *item) {
     StrBuf names = {0};
     for (int i = 0; i < c->first.len && sb_put_next(&names, i); i++) {
@@ -264,15 +286,10 @@ static void add_column(Csv *c, int column) {
     c->wanted[column] = true;
 }
 
-/* A number selects a column by position, even if the first line has such a
-   name. */
 static Status choose_item(Csv *c, const char *item) {
-    int lo = 0, hi = -1;
-    double x;
-    for (int i = 0; i < c->first.len && hi < 0; i++)
-        if (!strcmp(c->first.data[i], item) && !is_csv_number(item, &x))
-            lo = hi = i;
-    if (hi < 0 && !take_range(item, c->first.len, &lo, &hi))
+    int lo = named_column(c, item, strlen(item)), hi = lo;
+    if (lo < 0 && !take_range(item, c->first.len, &lo, &hi) &&
+        !take_named_range(c, item, &lo, &hi))
         return no_column(c, item);
     for (int i = lo; i <= hi; i++) {
         if (c->wanted[i])
@@ -289,9 +306,8 @@ static Status choose_columns(Csv *c) {
     c->wanted = NEW_ARRAY(c->a, bool, n + 1);
     c->row = NEW_ARRAY(c->a, double, n + 1);
     const char *p = c->pick->part;
-    int at;
     for (int i = 0; !p && i < n; i++) add_column(c, i);
-    c->by_name = p && !strchr(p, ',') && !take_range(p, n, &at, &at);
+    c->by_name = p && named_column(c, p, strlen(p)) >= 0;
     while (p) {
         size_t k = strcspn(p, ",");
         TRY(choose_item(c, arena_printf(c->a, "%.*s", (int)k, p)));

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/json.h"
+
 typedef struct One {
     Metric m;
     void *out;
@@ -99,12 +101,41 @@ static Status no_input(Run *r, const Metric *m, const char *name) {
     return ERR_USER;
 }
 
+/* What the only output is where the loss says so: losses that take the softmax
+   or the sigmoid themselves (nll: the softmax of logarithms is they again). */
+static MetricScores scores_of_loss(const Run *r) {
+    static const struct {
+        const char *loss;
+        MetricScores scores;
+    } rows[] = {{"cross_entropy", SCORES_LOGITS},
+                {"soft_cross_entropy", SCORES_LOGITS},
+                {"nll", SCORES_LOGITS},
+                {"focal", SCORES_LOGITS},
+                {"sigmoid_focal", SCORES_LOGITS},
+                {"bce_with_logits", SCORES_LOGITS},
+                {"bce", SCORES_PROBABILITIES}};
+    JsonSpan all, options, loss;
+    char text[200];
+    const char *info = r->info.info;
+    if (!info || !json_parse(info, strlen(info), &all) ||
+        !json_get(all, "options", &options) ||
+        !json_get(options, "loss", &loss) ||
+        json_text(loss, text, sizeof text) < 0)
+        return SCORES_PRESET;
+    text[strcspn(text, ",")] = 0; /* without keys */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(text, rows[i].loss)) return rows[i].scores;
+    return SCORES_PRESET;
+}
+
 static Status open_one(Run *r, const char *text, One *one) {
     ampc_tensor_info out = {.size = sizeof out};
     Metric *m = &one->m;
     TRY(metric_read(&r->diag, text, m));
     snprintf(one->tag, sizeof one->tag, "metric/%s", m->label);
     TRY(find_output(r, m, &out));
+    if (m->scores == SCORES_PRESET && !*m->output && !*m->target)
+        m->scores = scores_of_loss(r);
     int at = find_labels(r, m, out.name);
     if (at < 0) return no_input(r, m, *m->target ? m->target : "target");
     int mask = *m->mask ? find_input(r, m->mask) : -1;

@@ -435,7 +435,8 @@ Status parse_optimizer(Lexer *lx, Arena *a, const Module *m,
     TRY(def_word(lx, "state", &more));
     while (more) {
         TRY(parse_state(&p, o));
-        TRY(def_word(lx, "state", &more));
+        TRY(lex_take(lx, ',', &more));
+        if (!more) TRY(def_word(lx, "state", &more));
     }
     TRY(new_part(&p, &title, intern("once"), &once));
     TRY(parse_once(&p, o, once));

@@ -147,22 +147,30 @@ static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
     return 0;
 }
 
-/* The variable that a node reads, possibly reshaped or permuted. */
-static const Var *variable_of(const Graph *g, ValueId v) {
-    enum { STEPS = 4 };
-    for (int i = 0; v.i && i < STEPS; i++) {
-        const Value *val = value_get(g, v);
-        if (val->kind == VK_VAR) return value_var(g, v);
-        const Node *n = val->kind == VK_RESULT ? node_get(g, val->def) : NULL;
-        if (!n || n->nin != 1) return NULL;
-        v = n->in[0];
+/* The first variable of a value that is made of variables alone, such as the
+   gates of an LSTM in another order; NULL if it is not, or if more than *left
+   nodes make it. */
+static const Var *variable_of(const Graph *g, ValueId v, int *left) {
+    const Value *val = value_get(g, v);
+    if (val->kind == VK_VAR) return value_var(g, v);
+    if (val->kind == VK_INPUT) *left = 0;
+    if (val->kind != VK_RESULT || --*left < 0) return NULL;
+    const Node *n = node_get(g, val->def);
+    const Var *first = NULL;
+    for (int i = 0; i < n->nin && *left > 0; i++) {
+        const Var *var =
+            is_value(n->in[i]) ? variable_of(g, n->in[i], left) : NULL;
+        if (!first) first = var;
     }
-    return NULL;
+    return *left > 0 ? first : NULL;
 }
 
 Str node_layer(const Graph *g, const Node *n) {
+    enum { NODES = 64 };
     for (int i = 0; i < n->nin; i++) {
-        const Var *v = variable_of(g, n->in[i]);
+        int left = NODES;
+        const Var *v =
+            is_value(n->in[i]) ? variable_of(g, n->in[i], &left) : NULL;
         const char *dot =
             v && !name_is_own(v->name) ? strrchr(v->name, '.') : NULL;
         if (dot && dot > v->name)

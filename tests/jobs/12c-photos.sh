@@ -42,6 +42,9 @@ with open("labels.csv", "w") as f:
             print(f"photos/{kind}/{i}.png,{kind}", file=f)
 P
 ampc data labels.csv | grep '24 words, 3 classes: 0 ant (8), 1 bee (8), 2 cat (8)'
+ampc data labels.csv net.so | tee said
+grep 'for x f32\[8,3,32,32\]: by part: file' said
+grep 'for target i64\[8\]: by part: file, kind' said
 ampc run net.so --feed x=photos --feed target=photos --log folder.jsonl
 ampc run net.so --feed x=labels.csv:file --feed target=labels.csv:kind --log table.jsonl
 # evaluation has the class numbers of training, though it has one class of three

@@ -183,6 +183,10 @@ TEST_CASE(csv, columns_and_separators) {
     check_text("a.csv", "2,0", true, 3, 2, "0 31 1 40 2 22 ");
     check_text("a.csv", "0-1", false, 3, 2, "31 70.5 40 81 22 -60 ");
     check_text("a.csv", "age,2", false, 3, 2, "31 0 40 1 22 2 ");
+    put_text("b.csv", "a,b-c,b,d\n1,2,3,4\n");
+    check_text("b.csv", "a-b,d", false, 1, 4, "1 2 3 4 ");
+    check_text("b.csv", "b-c-d", false, 1, 3, "2 3 4 ");
+    pick_fails("b.csv", "d-a", "x", "no column 'd-a'");
     put_text("b.csv", "1;2\n3;4\n");
     check_text("b.csv", NULL, false, 2, 2, "1 2 3 4 ");
     put_text("b.tsv", "a\tb\n1\tnan\n");
