@@ -81,7 +81,7 @@ function memory(program, target) {
   const place = byId("memory"), m = data.memory;
   place.replaceChildren();
   const p = m.programs.find(q => q.program === program && q.target === target);
-  const greys = ["#3f4a56", "#64717f", "#8493a3", "#556b7f", "#73808d"]; // no dtypes
+  const greys = ["#3f4a56", "#6a7784", "#4d6a85", "#565f69", "#5d7391"]; // no dtypes
   const uses = object => Object.entries(object).map(([name, n], i) => [name, n, greys[i % greys.length]]);
   const sum = list => list.reduce((a, [, n]) => a + n, 0);
   const fullest = uses(p.fullest), variables = uses(m.variables);

@@ -40,11 +40,13 @@ function nearest(steps, x) {
   return best;
 }
 
-const colour = side => "var(--" + (side === "eval" ? "eval" : "train") + ")";
+// "metric/f1" is measured in evaluation, too.
+const kind = side => side === "train" ? side : "eval";
+const colour = side => "var(--" + kind(side) + ")";
 
 function chart(place, name, curves, weight, log) {
   const head = element(place, "h2", name + " "), W = Math.max(280, place.clientWidth), best = data.best && curves.some(c => c.tag === data.best.tag);
-  for (const c of curves) element(head, "small", c.side + " ", {style: "color:" + colour(c.side)});
+  for (const c of curves) element(head, "small", kind(c.side) + " ", {style: "color:" + colour(c.side)});
   if (best) element(head, "small", "best: epoch " + data.best.epoch, {class: "best"});
   const box = element(place, "div", undefined, {class: "chart"}), note = element(place, "p", "\u00a0", {"aria-live": "polite"});
   const svg = element(box, "svg", undefined, {viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": name, tabindex: 0});
@@ -79,7 +81,7 @@ function chart(place, name, curves, weight, log) {
     cross.setAttribute("x1", px(lines[0].steps[i]));
     cross.setAttribute("x2", px(lines[0].steps[i]));
     cross.setAttribute("visibility", "visible");
-    note.textContent = "step " + count(lines[0].steps[i]) + lines.map(c => ", " + c.side + " " + short(c.means[nearest(c.steps, lines[0].steps[i])])).join("");
+    note.textContent = "step " + count(lines[0].steps[i]) + lines.map(c => ", " + kind(c.side) + " " + short(c.means[nearest(c.steps, lines[0].steps[i])])).join("");
   };
   svg.onpointermove = e => {
     const r = svg.getBoundingClientRect();

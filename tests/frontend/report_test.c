@@ -153,32 +153,60 @@ static bool has_browser(void) {
     return rc == 0;
 }
 
+/* What a browser measures of a page: how wide its contents are, the narrowest
+   cell of text, and the least contrast of a text with what is behind it, in
+   hundredths (WCAG 2 wants 4.5). */
+static const char measure[] =
+    "const e = f.contentDocument.documentElement, look = getComputedStyle;\n"
+    "const light = c => c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)"
+    ".map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4)"
+    ".reduce((sum, x, i) => sum + x * [.2126, .7152, .0722][i], .05);\n"
+    "const behind = n => !n ? 'rgb(255, 255, 255)' : "
+    "look(n).backgroundColor.endsWith(', 0)') ? behind(n.parentElement) "
+    ": look(n).backgroundColor;\n"
+    "const contrast = n => [light(look(n).color), light(behind(n))]"
+    ".sort((a, b) => b - a).reduce((a, b) => a / b);\n"
+    "const texts = [...e.querySelectorAll('body *')].filter(n => "
+    "!n.closest('svg, script, option') && [...n.childNodes].some(t => "
+    "t.nodeType === 3 && t.data.trim()));\n"
+    "const cells = [...e.querySelectorAll('td:not(.number):not(.short)')];\n"
+    "document.body.innerHTML = '<i>wide ' + e.scrollWidth + '</i><i>cell ' "
+    "+ Math.min(...cells.map(c => c.offsetWidth)) + '</i><i>contrast ' "
+    "+ Math.floor(100 * Math.min(...texts.map(contrast))) + '</i><i>paper ' "
+    "+ look(e.querySelector('body')).backgroundColor + '</i>' + e.outerHTML;";
+
+static int measured(const char *out, const char *what) {
+    char begin[40];
+    snprintf(begin, sizeof begin, "<i>%s", what);
+    const char *at = strstr(out, begin);
+    return at ? atoi(at + strlen(begin)) : -1;
+}
+
 /* The document of a page after its script has run, in a window of that
-   width, and how wide its contents are. */
-static char *in_browser(const char *page, int width, int *wide) {
-    char *out, frame[1024];
-    snprintf(frame, sizeof frame,
-             "<body><iframe id=f src='%s' style='width:%dpx;height:900px'>"
-             "</iframe><script>f.onload = () => {\n"
-             "  const e = f.contentDocument.documentElement;\n"
-             "  const first = [...e.querySelectorAll('td:first-child')].map("
-             "c => c.offsetWidth);\n"
-             "  document.body.innerHTML = '<i>wide ' + e.scrollWidth + '</i>' "
-             "+ '<i>first ' + Math.min(...first) + '</i>' + "
-             "e.outerHTML;\n};</script>",
-             page, width);
+   width, and what is measured of it. */
+static char *in_browser(const char *page, int width, bool dark) {
+    char *out, frame[4096];
+    int n = snprintf(frame, sizeof frame,
+                     "<body><iframe id=f src='%s' "
+                     "style='width:%dpx;height:900px'></iframe>"
+                     "<script>f.onload = () => {\n%s\n};</script>",
+                     page, width, measure);
+    REQUIRE(n > 0 && (size_t)n < sizeof frame);
     REQUIRE(test_write_file(test_tmp("frame.html"), frame, strlen(frame)));
     int rc = test_command(
         &out,
         "cd '%s' && HOME=$PWD timeout 60 chromium --headless --no-sandbox "
         "--disable-gpu --allow-file-access-from-files "
         "--user-data-dir=$PWD/profile --enable-logging=stderr "
-        "--window-size=1400,1000 --dump-dom \"file://$PWD/frame.html\"",
-        test_tmpdir());
+        "--window-size=1400,1000 --blink-settings=preferredColorScheme=%d "
+        "--dump-dom \"file://$PWD/frame.html\"",
+        test_tmpdir(), !dark);
     CHECK_MSG(rc == 0, "status %d: %s", rc, out);
     CHECK_EQ_INT(0, count(out, "Uncaught"));
-    const char *at = strstr(out, "<i>wide ");
-    *wide = at ? atoi(at + 8) : -1;
+    CHECK_MSG(measured(out, "contrast ") >= 450, "a text of contrast %d",
+              measured(out, "contrast "));
+    CHECK(measured(out, "wide ") > 0 && measured(out, "wide ") <= width);
+    CHECK((measured(out, "paper rgb(") < 64) == dark);
     return out;
 }
 
@@ -187,15 +215,12 @@ static char *in_browser(const char *page, int width, int *wide) {
 TEST_CASE(report, page_in_a_browser) {
     if (!has_browser()) SKIP("no chromium");
     char *out, *text = report("r.html");
-    int wide;
-    out = in_browser("r.html", 420, &wide);
-    CHECK(wide > 0 && wide <= 420);
-    const char *first = strstr(out, "<i>first "); /* names, not columns of
-                                                     letters */
-    CHECK_MSG(first && atoi(first + 9) >= 100, "%.20s", first);
+    out = in_browser("r.html", 420, true);
+    /* names, not columns of letters */
+    CHECK_MSG(measured(out, "cell ") >= 140, "%d", measured(out, "cell "));
     free(out);
-    out = in_browser("r.html", 1280, &wide);
-    CHECK(wide > 420 && wide <= 1280);
+    out = in_browser("r.html", 1280, false);
+    CHECK(measured(out, "wide ") > 420);
     CHECK_HAS(out, "<h1 id=\"title\">m.amp</h1>");
     CHECK_HAS(out, ">w&lt;/script&gt;&lt;b&gt;&amp;</td>");
     CHECK_HAS(out, ">one/two</td>"); /* a part of the model */
@@ -225,7 +250,6 @@ TEST_CASE(report, page_of_a_run_in_a_browser) {
     static const char x[] = "0,1,2,3,4,5,6,7\n7,6,5,4,3,2,1,0\n";
     static const char t[] = "0,1,0\n1,0,1\n";
     char *out;
-    int wide;
     free(report("r.html")); /* for m.so */
     REQUIRE(test_write_file(test_tmp("x.csv"), x, strlen(x)) &&
             test_write_file(test_tmp("t.csv"), t, strlen(t)));
@@ -237,10 +261,9 @@ TEST_CASE(report, page_of_a_run_in_a_browser) {
         test_tmpdir(), test_ampc());
     CHECK_MSG(rc == 0, "%s", out);
     free(out);
-    free(in_browser("run.html", 420, &wide));
-    CHECK(wide > 0 && wide <= 420);
-    out = in_browser("run.html", 1280, &wide);
-    CHECK(wide > 420 && wide <= 1280);
+    free(in_browser("run.html", 420, true));
+    out = in_browser("run.html", 1280, false);
+    CHECK(measured(out, "wide ") > 420);
     CHECK_HAS(out, ">loss <small");
     CHECK_HAS(out, ">train </small><small");
     CHECK_HAS(out, ">eval </small>");
