@@ -128,8 +128,8 @@ static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
     TRY(find_loss(o, s, l));
     l->factor = factor;
     if (behind)
-        s->text = s->text ? arena_printf(o->arena, "%s,%s", s->text, behind)
-                          : behind;
+        s->text =
+            s->text ? arena_printf(o->arena, "%s,%s", s->text, behind) : behind;
     TRY(read_outputs(o, s, l, colon ? colon + 1 : NULL));
     return read_loss_keys(o, s, l, single);
 }

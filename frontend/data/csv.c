@@ -2,8 +2,9 @@
 /* csv.c: numbers in text, .csv or .tsv: a line per sample, columns separated by
    commas, semicolons, tabs or blanks, as in the first line; a first line may
    name the columns.  FILE.csv:COLUMNS takes some of them: names, numbers from 0
-   and ranges of these (FILE.csv:age,3,10-20,height-width).  One column that is chosen by its
-   name may hold words: names of classes, for labels, or of pictures.
+   and ranges of these (FILE.csv:age,3,10-20,height-width).  One column that is
+   chosen by its name may hold words: names of classes, for labels, or of
+   pictures.
 
    The text is read once, in parts; its numbers are written to a copy. */
 #include <ctype.h>

@@ -30,7 +30,7 @@ typedef struct FeedHow {
        those of the checkpoint, then of their own file. NULL: none such. */
     const struct FeedSet *like;
     const KnownClasses *recorded;
-    const char *vocabulary;     /* a file: the tokens of texts; NULL: bytes */
+    const char *vocabulary; /* a file: the tokens of texts; NULL: bytes */
 } FeedHow;
 
 typedef struct FeedSet {

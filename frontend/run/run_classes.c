@@ -71,8 +71,7 @@ double run_classes_hash(const Run *r) {
 /* ---- reading ------------------------------------------------------------- */
 
 static Status damaged(Run *r, const char *path) {
-    return fail(&r->diag, (Loc){.file = path},
-                "damaged: its names of classes");
+    return fail(&r->diag, (Loc){.file = path}, "damaged: its names of classes");
 }
 
 /* The names of one input, which the file has in order. */
@@ -86,8 +85,7 @@ static Status take_names(Run *r, const char *path, JsonSpan list,
     char *text = malloc(list.n + 1), *end = text;
     Status st = names && text ? OK : fail(&r->diag, (Loc){0}, "out of memory");
     n = 0;
-    for (JsonIter it = json_iter(list);
-         st == OK && json_next(&it, &key, &v);) {
+    for (JsonIter it = json_iter(list); st == OK && json_next(&it, &key, &v);) {
         int64_t len = json_text(v, end, v.n + 1);
         if (len < 0) {
             st = damaged(r, path);
@@ -108,8 +106,8 @@ static Status take_names(Run *r, const char *path, JsonSpan list,
 
 static Status take_input(Run *r, const char *path, JsonSpan name,
                          JsonSpan list) {
-    InputClasses *more = realloc(r->classes.of, sizeof *more *
-                                                    (size_t)(r->classes.n + 1));
+    InputClasses *more =
+        realloc(r->classes.of, sizeof *more * (size_t)(r->classes.n + 1));
     if (!more) return fail(&r->diag, (Loc){0}, "out of memory");
     r->classes.of = more;
     InputClasses *one = &more[r->classes.n++];

@@ -147,7 +147,7 @@ typedef struct Run {
     int rank, world;
     FeedSet train, eval;
     KnownClasses classes; /* of the checkpoint */
-    FeedSet *others; /* data of the second and further objectives */
+    FeedSet *others;      /* data of the second and further objectives */
     uint32_t nother;
     RunLog log;
     RunCursor at;

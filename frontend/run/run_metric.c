@@ -107,13 +107,11 @@ static MetricScores scores_of_loss(const Run *r) {
     static const struct {
         const char *loss;
         MetricScores scores;
-    } rows[] = {{"cross_entropy", SCORES_LOGITS},
-                {"soft_cross_entropy", SCORES_LOGITS},
-                {"nll", SCORES_LOGITS},
-                {"focal", SCORES_LOGITS},
-                {"sigmoid_focal", SCORES_LOGITS},
-                {"bce_with_logits", SCORES_LOGITS},
-                {"bce", SCORES_PROBABILITIES}};
+    } rows[] = {
+        {"cross_entropy", SCORES_LOGITS}, {"soft_cross_entropy", SCORES_LOGITS},
+        {"nll", SCORES_LOGITS},           {"focal", SCORES_LOGITS},
+        {"sigmoid_focal", SCORES_LOGITS}, {"bce_with_logits", SCORES_LOGITS},
+        {"bce", SCORES_PROBABILITIES}};
     JsonSpan all, options, loss;
     char text[200];
     const char *info = r->info.info;
