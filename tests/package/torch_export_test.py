@@ -87,7 +87,8 @@ torch.jit.ScriptModule = ScriptModule
 torch._ops.OpOverload = OpOverload
 torch.overrides.TorchFunctionMode = type("TorchFunctionMode", (), {})
 torch.utils._pytree.tree_map = tree_map
-sys.modules["torch"] = torch
+sys.modules.update({"torch": torch, "torch.utils": torch.utils,
+                    "torch.utils._pytree": torch.utils._pytree})
 sys.path.insert(0, os.path.join(os.getcwd(), "runtime/python"))
 sys.dont_write_bytecode = True
 import ampc  # noqa: E402
