@@ -131,7 +131,8 @@ static bool put_columns(const For *f, uint32_t i, const ampc_tensor_info *t,
     return false;
 }
 
-/* What parts of a file feed an input that the file as a whole does not. */
+/* What parts of a file, or named columns, feed an input that the file as a
+   whole does not. */
 static bool put_parts(const For *f, uint32_t i, const ampc_tensor_info *t,
                       const char *file, StrBuf *sb) {
     enum { MOST = 32 };
@@ -140,7 +141,8 @@ static bool put_parts(const For *f, uint32_t i, const ampc_tensor_info *t,
     char *path = strdup(file);
     int found = 0;
     if (path && !file_part(path) && array_parts(&d, path, &all) == OK &&
-        all.list.len > 1 && all.list.len <= MOST) {
+        all.list.len > 1 && all.list.len <= MOST &&
+        (!all.columns || all.list.data[0].label)) {
         for (int k = 0; k < all.list.len; k++) {
             Str part = name_of(&all.list.data[k]);
             if (!part_fits(f, i, file, part)) continue;
