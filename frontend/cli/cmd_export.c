@@ -218,6 +218,10 @@ int cmd_export(int argc, char **argv) {
     if (st == OK && !s.own.adapter) st = file_writes(&s.diag, g, out, "-o");
     if (st == OK) st = sections_open(s.arena, &s.diag, path, &f);
     if (st == OK) {
+        if (!load)
+            fprintf(stderr,
+                    "no --load CKPT: with the weights inside the module, which "
+                    "are those that training begins with\n");
         st = export_from(&s, &f, load, out, module);
         sections_close(&f);
     }

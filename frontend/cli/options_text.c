@@ -66,6 +66,12 @@ static const struct OptionRow *find_row(const char *name) {
 
 bool options_known(const char *name) { return find_row(name) != NULL; }
 
+const char *options_hint(const char *name) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (!strcmp(elsewhere[i].word, name)) return elsewhere[i].here;
+    return options_known(name) ? name : NULL;
+}
+
 /* `near` has compared the name with the options of the command alone. */
 static Status unknown_option(const Spec *s, Near near) {
     const size_t words = sizeof elsewhere / sizeof *elsewhere;

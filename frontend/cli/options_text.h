@@ -12,6 +12,9 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value);
 /* True for an option of the compiler. */
 bool options_known(const char *name);
+/* The option of the compiler that does what a name says, here or in other
+   trainers; NULL: none. */
+const char *options_hint(const char *name);
 /* Refuses a name that is not known. `near` may have compared it with further
    options. */
 Status options_unknown(Options *o, Diag *d, const char *name, Near near);

@@ -152,6 +152,31 @@ Str ox_directory(const char *path) {
     return slash == path ? intern("/") : intern_n(path, (size_t)(slash - path));
 }
 
+/* Other files that people give in place of a model; NULL: none of them. */
+static const char *other_kind(const uint8_t *bytes, size_t n) {
+    static const struct {
+        size_t at;
+        const char *begin, *what;
+    } kinds[] = {
+        {0, "PK\3\4",
+         "a zip file, as torch.save and numpy.savez write, not an ONNX model: "
+         "export the model with torch.onnx.export"},
+        {0, "\177ELF",
+         "a module or another library, not a model: ampc run and ampc inspect "
+         "take a module"},
+        {0, "\x93NUMPY",
+         "data, not a model: ampc run OUT.so --feed INPUT=FILE trains on it"},
+        {8, "{\"",
+         "weights, not a model: ampc run OUT.so --load FILE reads them"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t k = strlen(kinds[i].begin);
+        if (n >= kinds[i].at + k &&
+            !memcmp(bytes + kinds[i].at, kinds[i].begin, k))
+            return kinds[i].what;
+    }
+    return NULL;
+}
+
 Status import_onnx_layer(Arena *a, Diag *d, const char *path,
                          const uint8_t *bytes, size_t n, const Options *opt,
                          const TypeId *in, int nin, Module **out) {
@@ -165,9 +190,9 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
     ox.model = (Onnx__ModelProto *)wire_unpack(
         ox.scratch, &onnx__model_proto__descriptor, bytes, n, &e);
     Status s = ERR_USER;
-    if (n > 4 && !memcmp(bytes, "PK\3\4", 4))
-        ox_fail_model(&ox, "a zip file, as torch.save writes, not an ONNX "
-                           "model: export the model with torch.onnx.export");
+    const char *other = other_kind(bytes, n);
+    if (other)
+        ox_fail_model(&ox, "%s", other);
     else if (e.what)
         ox_fail_model(
             &ox, "not an ONNX model or truncated: %s (stopped at byte %zu)",

@@ -223,8 +223,17 @@ Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
     return take_option(row, o, d, argv[*used - 1]);
 }
 
+const char *(*run_hint)(const char *name);
+
 static Status unknown_option(Diag *d, const char *arg) {
     char text[NEAR_TEXT];
+    const char *hint = run_hint ? run_hint(arg) : NULL;
+    if (hint) {
+        fail(d, (Loc){0},
+             "%s: is fixed when the model is compiled: ampc MODEL -o OUT.so %s",
+             arg, hint);
+        return ERR_USAGE;
+    }
     Near near = near_to(arg);
     for (const struct RunOption *o = run_options; o->name; o++)
         near_offer(&near, o->name);

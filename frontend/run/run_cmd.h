@@ -29,6 +29,10 @@
    module's file. Returns the exit status. */
 int run_cmd(int argc, char **argv, const ampc_api *api);
 
+/* The compiler's option for what an unknown one says, or NULL; set by whoever
+   knows the compiler. */
+extern const char *(*run_hint)(const char *name);
+
 /* Steps or seconds; the other one is 0. */
 typedef struct RunPeriod {
     int64_t steps;

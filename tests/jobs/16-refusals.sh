@@ -37,6 +37,11 @@ says "did you mean '--epochs'?: use ampc run OUT.so --epochs N" ampc check "$mlp
 says "use --optimizer O,lr=X; ampc run has --lr" ampc check "$mlp" $bound --lr 0.1
 says "did you mean '--nodes'?" ampc inspect "$mlp" --dim batch=8 --nodez
 says "did you mean '--epochs'?" ampc run m.so $feeds --epoch 3
+says "--batch: is fixed when the model is compiled: ampc MODEL -o OUT.so --dim NAME=N" ampc run m.so $feeds --batch 8
+says "is fixed when the model is compiled: ampc MODEL -o OUT.so --precision" ampc run m.so $feeds --precision fp32
+says "a module or another library, not a model" ampc m.so -o n.so
+says "data, not a model: ampc run OUT.so --feed INPUT=FILE" ampc x.npy -o n.so
+says "weights, not a model: ampc run OUT.so --load FILE" ampc own.safetensors -o n.so
 says "did you mean 'lion'?" ampc --list-optimizers lionn
 says "did you mean 'gelu'?" ampc --list-ops Gelu_
 says "c is C11 for every machine" ampc check "$mlp" $bound --target aarch64
