@@ -249,6 +249,12 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
     if (opt->heads.len)
         return fail(d, x.loc,
                     "--replace-head is for ONNX models: a .amp file is edited");
+    for (int i = 0; i < opt->dims.len; i++)
+        if (!opt->dims.data[i].value)
+            return fail(d, x.loc,
+                        "--dim %s=0: the dimensions of a .amp file are at "
+                        "least 1",
+                        opt->dims.data[i].name);
     TextOptions given = {.dims = opt->dims.data,
                          .ndims = opt->dims.len,
                          .seed = opt->seed,

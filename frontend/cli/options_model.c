@@ -47,7 +47,8 @@ static Status read_sizes(Options *o, Spec *s, char *text, DimSizes *to) {
         int64_t n;
         int at = 0;
         if ((next = strchr(text, '|'))) *next++ = 0;
-        TRY(spec_integer(s, text, 1, INT64_MAX, &n));
+        bool alone = !next && !to->sizes.len; /* 0: of an ONNX file's past */
+        TRY(spec_integer(s, text, alone ? 0 : 1, INT64_MAX, &n));
         while (at < to->sizes.len && to->sizes.data[at] < n) at++;
         if (at < to->sizes.len && to->sizes.data[at] == n) continue;
         vec_push(o->arena, &to->sizes, n);

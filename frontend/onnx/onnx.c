@@ -110,8 +110,7 @@ static bool made_by_paddle(const Onnx__ModelProto *m) {
 
 static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_check_model(ox));
-    ox->is_torch = ox->model->producer_name &&
-                   !strcmp(ox->model->producer_name, "pytorch");
+    ox->is_torch = ox_by_torch(ox->model);
     ox->is_paddle = made_by_paddle(ox->model);
     ox_read_signature(ox);
     ox_find_kinks(ox);

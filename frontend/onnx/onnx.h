@@ -385,6 +385,9 @@ bool ox_by_ampc(const Ox *ox);
 /* The tool that rewrote the exporter's file and dropped its metadata; NULL:
    no such tool is visible. */
 Str ox_rewritten_by(const Ox *ox);
+/* True if an exporter of PyTorch wrote the file, also before ONNX Runtime's
+   optimiser, which puts its own name there. */
+bool ox_by_torch(const Onnx__ModelProto *m);
 
 /* The tensor's elements, rounded to dtype d. */
 const Tensor *ox_as(Arena *a, const Tensor *t, DType d);

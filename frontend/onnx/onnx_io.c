@@ -72,10 +72,23 @@ static const char *known_dims(Ox *ox) {
     return r;
 }
 
+/* The batch is the first dimension of the first input that has one. */
+static const Dim *batch_dim(const Ox *ox) {
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
+        if (s && s->n_dim && is_data_input(ox, ox->graph->input[i]))
+            return s->dim[0];
+    }
+    return NULL;
+}
+
 /* Binds --dim NAME=N, or the dimension named by --dim INPUT:AXIS=N, and
    every equal dimension. A batch size of --batch-sizes is not changed. */
 static Status bind(Dims *s, Str name, int64_t value) {
     int old = str_map_get(&s->index, name);
+    if (!value && batch_dim(s->ox) && dim_name(batch_dim(s->ox)) == name)
+        return ox_fail_model(s->ox, "--dim %s=0: the batch has no samples",
+                             ox_quote(s->ox, name));
     if (old >= 0 && name == s->batch) return OK;
     if (old >= 0 && s->value.data[old] != value)
         return ox_fail_model(
@@ -195,16 +208,6 @@ static Str meant_dim(Ox *ox, Str name) {
     return intern(near_text(&near, text));
 }
 
-/* The batch is the first dimension of the first input that has one. */
-static const Dim *batch_dim(const Ox *ox) {
-    for (size_t i = 0; i < ox->graph->n_input; i++) {
-        const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
-        if (s && s->n_dim && is_data_input(ox, ox->graph->input[i]))
-            return s->dim[0];
-    }
-    return NULL;
-}
-
 static Status bind_batch(Dims *dims) {
     Ox *ox = dims->ox;
     const Dim *d = batch_dim(ox);
@@ -299,6 +302,13 @@ static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
     if (!u->example) u->example = *name ? ox_quote(ox, name) : place;
 }
 
+/* Nobody need feed an input without elements, such as an empty past. */
+static ValueId empty(Ox *ox, Str name, TypeId type) {
+    Tensor *t = NEW(ox->a, Tensor);
+    *t = (Tensor){.type = type, .data = arena_alloc(ox->a, 1)};
+    return ox_make_const(ox, name, t);
+}
+
 static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
                          Unbound *u) {
     Ox *ox = dims->ox;
@@ -329,7 +339,9 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
     }
     if (!complete) return OK;
     TRY(ox_type_make(ox, name, d, (int)s->n_dim, dim, &type));
-    ox_name_of(ox, name)->value = graph_input(ox->g, name, type);
+    ox_name_of(ox, name)->value = given || type_count(type_get(type))
+                                      ? graph_input(ox->g, name, type)
+                                      : empty(ox, name, type);
     return OK;
 }
 

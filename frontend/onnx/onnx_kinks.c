@@ -11,8 +11,10 @@
 #include "frontend/onnx/onnx.h"
 
 /* Up to PyTorch 2.11, clamp passed the gradient at its bounds. */
-static bool clamp_passed(const char *version) {
+static bool clamp_passed(const Onnx__ModelProto *m) {
+    const char *version = ox_text(m->producer_version);
     char *end;
+    if (strcmp(m->producer_name, "pytorch")) return false;
     long major = strtol(version, &end, 10);
     long minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
     return major < 2 || (major == 2 && minor <= 11);
@@ -22,8 +24,7 @@ void ox_find_kinks(Ox *ox) {
     const Onnx__ModelProto *m = ox->model;
     bool jax = m->producer_name && !strcmp(m->producer_name, "jax2onnx");
     ox->kinks = (OxKinks){
-        .clamp_passes =
-            ox->is_torch && clamp_passed(ox_text(m->producer_version)),
+        .clamp_passes = ox->is_torch && clamp_passed(m),
         .clamp_shares = jax,
         .abs_is_above = jax,
         .max_is_element = ox->is_torch && !ox->has_signature,

@@ -7,6 +7,9 @@
 
 #include "frontend/onnx/onnx.h"
 
+#define BY_TORCH "pytorch"
+#define BY_ORT   "onnxruntime.transformers"
+
 static void read_line(Ox *ox, const char *s, size_t n) {
     const char *end = s + n, *colon = memchr(s, ':', n);
     if (!colon || colon + 2 > end) return;
@@ -43,14 +46,29 @@ bool ox_by_ampc(const Ox *ox) {
                        "ampc.torch.export");
 }
 
+static bool is_by(const Onnx__ModelProto *m, const char *producer) {
+    return m->producer_name && !strcmp(m->producer_name, producer);
+}
+
+bool ox_by_torch(const Onnx__ModelProto *m) {
+    if (!is_by(m, BY_ORT)) return is_by(m, BY_TORCH);
+    for (size_t i = 0; i < m->graph->n_node; i++) {
+        Str name = ox_text(m->graph->node[i]->name);
+        if (name[0] == '/' || !strncmp(name, "node_", 5)) return true;
+    }
+    return false;
+}
+
 Str ox_rewritten_by(const Ox *ox) {
     const Onnx__ModelProto *m = ox->model;
+    if (is_by(m, BY_ORT)) return intern("the optimiser of ONNX Runtime");
     for (size_t i = 0; i < m->n_metadata_props; i++)
         if (!strncmp(ox_text(m->metadata_props[i]->key), "onnxsim.", 8))
             return intern("onnxsim");
     for (size_t i = 0; i < ox->graph->n_node && !ox->has_signature; i++)
         if (ox->is_torch &&
             !strncmp(ox_text(ox->graph->node[i]->name), "node_", 5))
-            return intern("another tool (onnxslim, onnxoptimizer)");
+            return intern(
+                "another tool (onnxslim, onnxoptimizer, ONNX Runtime)");
     return NULL;
 }

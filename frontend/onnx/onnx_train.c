@@ -223,6 +223,43 @@ static bool counted(Case *c) {
     return false;
 }
 
+/* The node adds a layer's bias to the product; its name, or NULL. */
+static Str bias_of(const OxNode *n, Str product) {
+    static const struct {
+        const char *type;
+        int least, bias; /* operands, and which is the bias; -1: any */
+    } all[] = {{"Gemm", 3, 2},     {"FusedGemm", 3, 2},
+               {"Add", 2, -1},     {"BiasGelu", 2, 1},
+               {"FastGelu", 2, 1}, {"SkipLayerNormalization", 5, 4}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(n->type, all[i].type) || n->nin < all[i].least) continue;
+        for (int k = 0; k < n->nin; k++)
+            if ((all[i].bias < 0 ? n->in[k] != product : k == all[i].bias) &&
+                glob_match("*.bias", n->in[k]))
+                return n->in[k];
+    }
+    return NULL;
+}
+
+/* The transposed weight of a Linear, whose bias kept its name. */
+static bool biased(Case *c) {
+    if (!in_weights_place(c) || !ox_torch_counts(c->x->name, "val"))
+        return false;
+    Str product = c->role->out[0];
+    c->from = bias_of(c->role, product);
+    for (int i = 0; i < c->ox->order.len && !c->from; i++) {
+        const OxNode *n = &c->ox->nodes.data[c->ox->order.data[i]];
+        for (int k = 0; k < n->nin && !c->from; k++)
+            if (n->in[k] == product) c->from = bias_of(n, product);
+    }
+    return c->from;
+}
+
+/* .. of a Linear without a bias: only the exporter transposes so. */
+static bool transposed(Case *c) {
+    return in_weights_place(c) && ox_torch_counts(c->x->name, "val");
+}
+
 /* A normalisation of flax without a scale or a bias gets them from jax2onnx. */
 static bool filled_in_by_jax(Case *c) {
     static const char *const globs[] = {"scale_c_[0-9]*", "bias_c_[0-9]*",
@@ -251,6 +288,20 @@ static bool quantises(Case *c) {
         if (pair && n->nin > 1 && n->in[1] == c->x->name) return true;
     }
     return false;
+}
+
+/* Scales of packed weights, tables of rotary positions: the fused ops that read
+   them have no gradient there. */
+static bool fixed_by_fused(Case *c) {
+    for (int i = 0; i < c->ox->order.len; i++) {
+        const OxNode *n = &c->ox->nodes.data[c->ox->order.data[i]];
+        for (int k = 0; k < n->nin && k < 31; k++) {
+            if (n->in[k] != c->x->name) continue;
+            if (!*n->domain || !(n->op->nd >> k & 1)) return false;
+            c->from = n->type;
+        }
+    }
+    return c->from;
 }
 
 static bool statistic(Case *c) { return c->x->statistic; }
@@ -479,6 +530,8 @@ static const struct {
     {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
     {TF, named_constant_by_tensorflow, GUESSED, "operand of %s, no variable"},
     {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},
+    {STRIPPED, biased, TRAINS, "the weight beside '%s'"},
+    {STRIPPED, transposed, GUESSED, "operand of %s, transposed beforehand"},
     {STRIPPED, counted, CODE, "a constant of the model's code"},
     {PADDLE, constant_of_paddle, CODE, "a constant of the model's code"},
     {PADDLE, buffer_of_paddle, FROZEN, "a tensor without a parameter's name"},
@@ -486,9 +539,11 @@ static const struct {
     {SKLEARN, always, CODE, "no coefficient or intercept"},
 
     {ANY, quantises, FROZEN, "a scale of quantisation"},
+    {ANY, fixed_by_fused, FROZEN, "operand of %s without a gradient"},
     {ANY, statistic, FROZEN, "running statistics, as %s has them"},
     {ANY, normalises, FROZEN, "normalises an input (%s)"},
-    {SCRIPT, folded_by_script, TRAINS, "folded by the exporter: operand of %s"},
+    {SCRIPT | STRIPPED, folded_by_script, TRAINS,
+     "folded by the exporter: operand of %s"},
     {SCRIPT, with_buffer, FROZEN, "its module has '%s' in plain arithmetic"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},

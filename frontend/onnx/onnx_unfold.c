@@ -407,13 +407,14 @@ static Status restore_all(Unfold *u) {
         Str text = ox_torch_text(g->node[i]);
         for (end = i + 1; end < g->n_node; end++)
             if (*text == 0 || ox_torch_text(g->node[end]) != text) break;
-        if (!*text) TRY(unfold_scope(u, i));
+        if (!*text && !u->rewritten) TRY(unfold_scope(u, i));
         if (!*text) continue;
         unfold_dropout(u, i, end);
         TRY(restore_group(u, i, end, text));
         TRY(unfold_code(u, i, end, text));
         TRY(unfold_rnn(u, i, end, text));
-        for (size_t k = i; k < end; k++) TRY(unfold_bias(u, g->node[k]));
+        for (size_t k = i; k < end && !u->rewritten; k++)
+            TRY(unfold_bias(u, g->node[k]));
     }
     find_reads(u);
     for (size_t i = 0; i < g->n_initializer; i++) TRY(restore_named(u, (int)i));
@@ -447,6 +448,7 @@ Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
              .model = m,
              .graph = m->graph};
     Unfold u = {.ox = &ox, .a = a, .g = m->graph};
+    u.rewritten = ox_rewritten_by(&ox) != NULL;
     read_model(&u);
     TRY(restore_all(&u));
     if (!u.changes) return OK;

@@ -56,9 +56,10 @@ typedef struct Unfold {
     VEC(Slot) reads;    /* entries for constants made of one parameter */
     int *last;          /* by initializer: its last entry; -1: none */
     VEC(int)
-    before;        /* by entry: the previous entry of the same
-                      initializer */
-    size_t copied; /* bytes of added tensors */
+    before;         /* by entry: the previous entry of the same
+                       initializer */
+    size_t copied;  /* bytes of added tensors */
+    bool rewritten; /* another tool fused nodes, which lost their records */
     int changes;
 } Unfold;
 

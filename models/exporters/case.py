@@ -8,11 +8,11 @@ STEPS, RATE = 5, 0.1
 
 class Case:
     """One file, and what the framework's training made of its model; first_step has parameters after
-    one step, where the framework's trial records them."""
-    def __init__(self, name, path, options, inputs, losses, params, buffers, still, first_step={}):
+    one step, where the framework's trial records them; outputs are the untrained model's."""
+    def __init__(self, name, path, options, inputs, losses, params, buffers, still, first_step={}, outputs={}):
         self.name, self.path, self.options, self.inputs = name, path, options, inputs
         self.losses, self.params, self.buffers, self.still = losses, params, buffers, still
-        self.first_step = first_step
+        self.first_step, self.outputs = first_step, outputs
 
 
 def neutral_paths(path):

@@ -17,6 +17,7 @@ Lines of NAME.txt:
     options OPTIONS             of `ampc`
     refused TEXT                it is not taken; part of the message; else:
     input NAME DTYPE DIMS VALUES..
+    output NAME VALUES..        before training
     loss VALUES..               of the steps
     param|buffer NAME VALUES..  after the steps
     still NAME                  does not train
@@ -317,6 +318,7 @@ def put(case, refused):
         lines.append(f"refused {refused[:120]}")
     else:
         lines += [f"input {k} {'i64' if v.dtype == np.int64 else 'f32'} {','.join(map(str, v.shape))} {number(v)}" for k, v in case.inputs.items()]
+        lines += [f"output {k} {number(v)}" for k, v in case.outputs.items()]
         lines.append("loss " + number(case.losses))
         lines += [f"param {k} {number(v)}" for k, v in case.params.items()]
         lines += [f"buffer {k} {number(v)}" for k, v in case.buffers.items()]

@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder layer with the operators of ONNX Runtime's model builder (int4
-MatMulNBits, GroupQueryAttention with rotary positions, skip norms), written by hand:
-its forward beside ONNX Runtime, and 5 steps that fine-tune its norms and head beside
-PyTorch on the dequantised weights (maintainers; needs torch, onnx, onnxruntime).
+"""Files with the operators of ONNX Runtime's model builder (int4 MatMulNBits,
+GroupQueryAttention with rotary positions, skip norms): a decoder layer written by
+hand, and a LLaMA of the builder itself.  Their forward beside ONNX Runtime, and 5
+steps that fine-tune norms and head beside PyTorch on the dequantised weights
+(maintainers; needs torch 2.11, transformers 5.23.0, onnx, onnxruntime 1.32.0,
+onnxruntime-genai 0.18.0).
 
 usage: genai.py FOLDER AMPC
 
-Writes FOLDER/onnxruntime-genai.onnx and .txt in the form of exporters.py."""
+Writes FOLDER/onnxruntime-genai.onnx, FOLDER/onnxruntime-genai-llama.onnx and their
+.txt in the form of exporters.py."""
+import os
+import subprocess
 import sys
+import tempfile
 import numpy as np
 import onnx
 import torch
@@ -17,7 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 from exporters import beside, put
 from case import RATE, STEPS, Case
 
-BATCH, STEP, WIDTH, HEADS, PAIRS, SIZE, CLASSES, HIDDEN, BLOCK = 2, 5, 32, 2, 1, 16, 16, 64, 16
+# The builder takes a product for the head if it has as many columns as there are CLASSES.
+BATCH, STEP, WIDTH, HEADS, PAIRS, SIZE, CLASSES, HIDDEN, BLOCK = 2, 5, 32, 2, 1, 16, 20, 64, 16
 EPSILON = 1e-6
 SHAPES = {"q": (WIDTH, WIDTH), "k": (PAIRS * SIZE, WIDTH), "v": (PAIRS * SIZE, WIDTH), "o": (WIDTH, WIDTH),
           "gate": (HIDDEN, WIDTH), "up": (HIDDEN, WIDTH), "down": (WIDTH, HIDDEN)}
@@ -91,29 +98,100 @@ def forward(p, ids):
     return norm(x, p[NORMS[2]]) @ p["head.weight"]
 
 
-def main():
-    import onnxruntime
-    folder, binary = sys.argv[1:3]
-    path, held = f"{folder}/onnxruntime-genai.onnx", numbers()
-    file(path, held)
-    p = {k: torch.tensor(v) for k, v in held.items()}
+def inputs():
     ids = torch.tensor(np.random.RandomState(1).randint(0, CLASSES, (BATCH, STEP)))
-    target = ids.roll(-1, 1)
-    theirs = onnxruntime.InferenceSession(path).run(["logits"], {"ids": ids.numpy()})[0]
-    print("forward beside ONNX Runtime:", np.abs(forward(p, ids).numpy() - theirs).max())
-    trained = {k: p[k].requires_grad_(True) for k in (*NORMS, "head.weight")}
-    optimizer, losses = torch.optim.SGD(trained.values(), lr=RATE), []
+    return ids, ids.roll(-1, 1)
+
+
+def trained(path, name, feeds, target, logits, parameters, options, still, binary):
+    """Compares forward and training; `parameters` by their names in the file."""
+    import onnxruntime
+    past = [i.name for i in onnx.load(path).graph.input if i.name not in feeds]
+    data = {**feeds, **{k: np.zeros((BATCH, PAIRS, 0, SIZE), "f4") for k in past}}
+    theirs = onnxruntime.InferenceSession(path).run(["logits"], data)[0]
+    print(f"{name}: forward of PyTorch beside ONNX Runtime: {np.abs(logits().detach().numpy() - theirs).max():.1e}")
+    optimizer, losses = torch.optim.SGD(parameters.values(), lr=RATE), []
     for _ in range(STEPS):
-        loss = F.cross_entropy(forward(p, ids).reshape(-1, CLASSES), target.reshape(-1))
+        loss = F.cross_entropy(logits().reshape(-1, CLASSES), target.reshape(-1))
         optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.item())
-    options = ["--loss", "cross_entropy", *(x for n in trained for x in ("--train", n)), "--freeze", "embed.weight"]
-    case = Case("onnxruntime-genai", path, options, {"ids": ids.numpy(), "target": target.numpy()}, losses,
-                {k: v.detach().numpy() for k, v in trained.items()}, {}, ["embed.weight"])
-    bad, refused, out = beside(case, binary)
+    options = ["--loss", "cross_entropy:logits", *(x for n in parameters for x in ("--train", n)),
+               *(x for n in still for x in ("--freeze", n)), *options]
+    case = Case(name, path, options, {**feeds, "target": target.numpy()}, losses,
+                {k: v.detach().numpy() for k, v in parameters.items()}, {}, still, outputs={"logits": theirs})
+    bad, _, refused, out = beside(case, binary)
     print(refused or bad or "right")
     if bad or refused:
         return print(out)
     put(case, refused)
+
+
+def by_hand(folder, binary):
+    path, held = f"{folder}/onnxruntime-genai.onnx", numbers()
+    file(path, held)
+    p, (ids, target) = {k: torch.tensor(v) for k, v in held.items()}, inputs()
+    learned = {k: p[k].requires_grad_(True) for k in (*NORMS, "head.weight")}
+    trained(path, "onnxruntime-genai", {"ids": ids.numpy()}, target, lambda: forward(p, ids), learned, [], ["embed.weight"], binary)
+
+
+# ---- the builder itself ------------------------------------------------------
+
+def random_llama(folder):
+    """A model of transformers with a tokenizer, saved in the folder."""
+    import tokenizers, transformers
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=CLASSES, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=PAIRS, head_dim=SIZE, max_position_embeddings=16, bos_token_id=1, eos_token_id=2, rope_theta=100.))
+    with torch.no_grad():
+        for p in model.parameters(): p.copy_(torch.randn_like(p) / 5 + (1 if p.dim() == 1 else 0))
+    model.save_pretrained(folder)
+    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(CLASSES)}, unk_token="w0")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), unk_token="w0").save_pretrained(folder)
+    return model
+
+
+def widened(tensors, name):
+    """[rows, columns] of 4-bit codes in blocks."""
+    codes, scales = tensors[name + ".weight_Q4"], tensors[name + ".weight_scales"]
+    levels = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], -1).astype("f4") - 8
+    return torch.tensor((levels * scales.reshape(*codes.shape[:2], 1)).reshape(len(codes), -1))
+
+
+def by_builder(folder, binary):
+    import onnxruntime_genai
+    path, work = f"{folder}/onnxruntime-genai-llama.onnx", tempfile.mkdtemp()
+    model = random_llama(work + "/model")
+    script = os.path.join(os.path.dirname(onnxruntime_genai.__file__), "models", "builder.py")
+    subprocess.run([sys.executable, script, "-i", work + "/model", "-o", work + "/out", "-c", work + "/cache", "-m", "llama",
+                    "-p", "int4", "-e", "cpu", "--extra_options", f"block_size={BLOCK}", "accuracy_level=1",
+                    "nodes_to_exclude=/lm_head/MatMul"], check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    made = onnx.load(work + "/out/model.onnx")
+    onnx.save(made, path)
+    tensors = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    learned, head = {}, torch.nn.Parameter(torch.tensor(tensors["lm_head.MatMul.weight"]))
+    for i, layer in enumerate(model.model.layers):
+        start, a, m = f"model.layers.{i}.", layer.self_attn, layer.mlp
+        rows = widened(tensors, start + "attn.qkv_proj.MatMul").split([WIDTH, PAIRS * SIZE, PAIRS * SIZE])
+        for linear, w in zip((a.q_proj, a.k_proj, a.v_proj), rows): linear.weight.data = w
+        a.o_proj.weight.data = widened(tensors, start + "attn.o_proj.MatMul")
+        for k in ("gate_proj", "up_proj", "down_proj"): getattr(m, k).weight.data = widened(tensors, start + f"mlp.{k}.MatMul")
+        learned[start + "input_layernorm.weight"] = layer.input_layernorm.weight
+        learned[start + "post_attention_layernorm.weight"] = layer.post_attention_layernorm.weight
+    learned[f"model.layers.{len(model.model.layers)}.final_norm_layernorm.weight"] = model.model.norm.weight
+    learned["lm_head.MatMul.weight"] = head
+    ids, target = inputs()
+    feeds = {"input_ids": ids.numpy(), "attention_mask": np.ones((BATCH, STEP), "i8")}
+    sizes = {"batch_size": BATCH, "sequence_length": STEP, "total_sequence_length": STEP, "past_sequence_length": 0,
+             "kv_cache_dim": SIZE}
+    options = [x for k, v in sizes.items() for x in ("--dim", f"{k}={v}")]
+    trained(path, "onnxruntime-genai-llama", feeds, target, lambda: model.model(ids).last_hidden_state @ head, learned, options,
+            ["model.embed_tokens.weight"], binary)
+
+
+def main():
+    folder, binary = sys.argv[1:3]
+    by_hand(folder, binary)
+    by_builder(folder, binary)
 
 
 if __name__ == "__main__":

@@ -722,8 +722,10 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
                   "--seed 99999999999999999999");
     check_refused(2, "99999999999999999999 is not in 1 ..",
                   "--dim batch=99999999999999999999");
+    check_refused(1, "--dim batch=0: the batch has no samples",
+                  "--loss cross_entropy --dim batch=0");
     check_refused(2, "--dim: 0 is less than 1, the smallest value",
-                  "--dim batch=0");
+                  "--dim 'batch=2|0'");
     check_refused(2, "a name is missing before '='", "--dim =5");
     check_refused(2, "a name is missing before ':'", "--dim :0=5");
     check_refused(2, "'' is not an integer", "--dim batch=");

@@ -307,12 +307,43 @@ TEST_CASE(onnx_rules, names_that_a_simplifier_left) {
         {"val_9", "4", "Add", CONSTANT, "a constant of the model's code"},
         {"gain", "4", "Mul", TRAINS, "by guess: operand of Mul"},
         {"head.weight", "4,4", "MatMul", TRAINS, "operand of MatMul"},
+        {"val_9", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul, transposed beforehand"},
+        {"onnx::MatMul_9", "4,4", "MatMul", TRAINS,
+         "folded by the exporter: operand of MatMul"},
+    };
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, i % 2 ? "pytorch" : "onnxruntime.transformers",
+              rows[i / 2].name, rows[i / 2].dims, rows[i / 2].op);
+        m.graph.node[0]->name = made_text(&m, "node_linear");
+        check_becomes(&m, rows[i / 2].name, rows[i / 2].becomes,
+                      rows[i / 2].why);
+        made_end(&m);
+    }
+}
+
+/* What reads the product tells whether the matrix belongs to a layer. */
+TEST_CASE(onnx_rules, transposed_weights_beside_biases) {
+    static const struct {
+        const char *tensor, *nodes, *why;
+    } rows[] = {
+        {"fc.bias 4", "Gemm x,val_9,fc.bias y", "the weight beside 'fc.bias'"},
+        {"fc.bias 4", "MatMul x,val_9 h; Add fc.bias,h y",
+         "the weight beside 'fc.bias'"},
+        {"fc.bias 4", "MatMul x,val_9 h; Mul h,fc.bias y",
+         "by guess: operand of MatMul, transposed beforehand"},
+        {"gain 4", "MatMul x,val_9 h; Add h,gain y",
+         "by guess: operand of MatMul, transposed beforehand"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
-        start(&m, "pytorch", rows[i].name, rows[i].dims, rows[i].op);
+        begin_model(&m, "pytorch");
+        weights(&m, "val_9 4,4");
+        weights(&m, rows[i].tensor);
+        nodes(&m, rows[i].nodes);
         m.graph.node[0]->name = made_text(&m, "node_linear");
-        check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        check_becomes(&m, "val_9", TRAINS, rows[i].why);
         made_end(&m);
     }
 }

@@ -116,13 +116,16 @@ void interpreted_run(Interpreted *x, const char *program, const ampc_input *in,
         x->output[i] = eval_get(e, g->outputs.data[i].value);
 }
 
-double interpreted_output(const Interpreted *x, const char *name) {
+const EvalTensor *interpreted_result(const Interpreted *x, const char *name) {
     for (int i = 0; i < x->ran->outputs.len; i++)
-        if (strcmp(x->ran->outputs.data[i].name, name) == 0) {
-            const EvalTensor *t = x->output[i];
-            return t->f ? t->f[0] : (double)t->i[0];
-        }
+        if (strcmp(x->ran->outputs.data[i].name, name) == 0)
+            return x->output[i];
     FAIL("no output %s", name);
+}
+
+double interpreted_output(const Interpreted *x, const char *name) {
+    const EvalTensor *t = interpreted_result(x, name);
+    return t->f ? t->f[0] : (double)t->i[0];
 }
 
 const Var *interpreted_find(const Interpreted *x, const char *name) {

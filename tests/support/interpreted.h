@@ -26,6 +26,8 @@ Interpreted interpreted_onnx(const char *path, const char *options,
 /* Inputs of f32 and i64 numbers, by name. */
 void interpreted_run(Interpreted *x, const char *program, const ampc_input *in,
                      int nin);
+/* An output of the program that ran last; the first element of it. */
+const EvalTensor *interpreted_result(const Interpreted *x, const char *name);
 double interpreted_output(const Interpreted *x, const char *name);
 /* NULL: unknown name. */
 const Var *interpreted_find(const Interpreted *x, const char *name);

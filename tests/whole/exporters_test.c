@@ -11,12 +11,12 @@
 #include "tests/support/interpreted.h"
 #include "tests/tolerance.h"
 
-enum { MOST = 4 };
+enum { MOST = 8 };
 
 typedef struct Case {
-    char path[512], name[128], options[256]; /* path: of the model */
+    char path[512], name[128], options[1024]; /* path: of the model */
     ampc_input in[MOST];
-    int nin;
+    int nin, samples;
     bool compiles, started; /* true: it is compiled; else interpreted */
     Compiled m;             /* compiled */
     ampc_session *s;
@@ -44,7 +44,7 @@ static void read_input(Case *c, char **rest) {
     double *v = malloc(NUMBERS * sizeof *v);
     char *name = strdup(word(rest));
     bool ints = strcmp(word(rest), "i64") == 0;
-    (void)word(rest);
+    c->samples = atoi(word(rest));
     int n = numbers(rest, v, NUMBERS);
     size_t bytes = (size_t)n * (ints ? sizeof(int64_t) : sizeof(float));
     void *data = malloc(bytes);
@@ -78,6 +78,7 @@ static void check_refused(const Case *c, const char *why) {
 /* ---- what trains: an interpreted file, or a compiled one ----------------- */
 
 static void start(Case *c) {
+    if (c->started) return;
     if (c->compiles) {
         c->m = compile_file(c->path, c->options);
         c->s = open_threads(&c->m, 1);
@@ -126,6 +127,24 @@ static void read_values(const Case *c, const char *name, float *got, int n) {
     for (int i = 0; i < n; i++) got[i] = (float)t->f[i];
 }
 
+/* An output of the untrained model. `got` has room for n numbers. */
+static void predict(Case *c, const char *name, float *got, int n) {
+    int nin = c->nin; /* the target is the last input */
+    if (nin && !strcmp(c->in[nin - 1].name, "target")) nin--;
+    if (c->compiles) {
+        ampc_output out =
+            ampc_out(name, got, (size_t)n * sizeof *got, AMPC_DTYPE_F32);
+        CHECK_MSG(
+            !c->m.api->predict(c->s, c->in, (size_t)nin, c->samples, &out, 1),
+            "%s", c->m.api->error(c->s));
+        return;
+    }
+    interpreted_run(&c->x, "predict", c->in, nin);
+    const EvalTensor *t = interpreted_result(&c->x, name);
+    REQUIRE(t->f && type_count(type_get(t->type)) == n);
+    for (int i = 0; i < n; i++) got[i] = (float)t->f[i];
+}
+
 static void end(Case *c) {
     if (c->started && c->compiles) {
         c->m.api->close(c->s);
@@ -148,6 +167,27 @@ static void check_losses(Case *c, char **rest) {
     }
 }
 
+static void check_near(const char *name, const float *got, const double *want,
+                       int n) {
+    for (int i = 0; i < n; i++)
+        if (!CHECK_MSG(fabs((double)got[i] - want[i]) <=
+                           TOL_EXPORTERS * (1 + fabs(want[i])),
+                       "%s[%d] is %.9g, not %.9g", name, i, (double)got[i],
+                       want[i]))
+            return;
+}
+
+/* The forward, beside the runtime for which the file was written. */
+static void check_output(Case *c, char **rest) {
+    static double want[NUMBERS];
+    static float got[NUMBERS];
+    const char *name = word(rest);
+    int n = numbers(rest, want, NUMBERS);
+    start(c);
+    predict(c, name, got, n);
+    check_near(name, got, want, n);
+}
+
 /* A statistic without updates may be frozen. */
 static void check_values(const Case *c, int kind, char **rest) {
     static double want[NUMBERS];
@@ -158,12 +198,7 @@ static void check_values(const Case *c, int kind, char **rest) {
     if (!CHECK_MSG(found == kind || frozen, "'%s' is of kind %d", name, found))
         return;
     read_values(c, name, got, n);
-    for (int i = 0; i < n; i++)
-        if (!CHECK_MSG(fabs((double)got[i] - want[i]) <=
-                           TOL_EXPORTERS * (1 + fabs(want[i])),
-                       "%s[%d] is %.9g, not %.9g", name, i, (double)got[i],
-                       want[i]))
-            return;
+    check_near(name, got, want, n);
 }
 
 static void run_line(Case *c, char *line) {
@@ -178,6 +213,8 @@ static void run_line(Case *c, char *line) {
         check_refused(c, rest);
     } else if (!strcmp(what, "input")) {
         read_input(c, &rest);
+    } else if (!strcmp(what, "output")) {
+        check_output(c, &rest);
     } else if (!strcmp(what, "loss")) {
         start(c);
         check_losses(c, &rest);
