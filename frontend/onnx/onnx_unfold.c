@@ -24,27 +24,53 @@
 
 /* ---- what the file tells ------------------------------------------------- */
 
-/* Classifies a name of folded_from that does not belong to a parameter. */
-static Beside beside(Str name) {
-    if (ox_torch_counts(name, "val")) return BESIDE_CODE;
-    bool range =
-        ox_torch_counts(name, "arange") || ox_torch_counts(name, "unsqueeze");
-    return range ? BESIDE_RANGE : BESIDE_OTHERS;
+/* Classifies a name of folded_from that does not belong to a parameter.
+   positions: the list has an arange. */
+static Beside beside(Str name, bool positions) {
+    static const struct {
+        const char *op;
+        Beside is;
+    } all[] = {{"val", BESIDE_CODE},        {"arange", BESIDE_RANGE},
+               {"unsqueeze", BESIDE_RANGE}, {"slice", BESIDE_MOVES},
+               {"select", BESIDE_MOVES},    {"expand", BESIDE_MOVES},
+               {"gather", BESIDE_MOVES},    {"repeat", BESIDE_MOVES},
+               {"view", BESIDE_MOVES}};
+    if (positions && ox_torch_counts(name, "add")) return BESIDE_MOVES;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (ox_torch_counts(name, all[i].op)) return all[i].is;
+    return BESIDE_OTHERS;
 }
 
-/* The only parameter or buffer in the list; -1: none, or several. */
+/* The next quoted name of a list; NULL: none. */
+static Str next_quoted(const char **s) {
+    const char *start = strchr(*s, '\''),
+               *end = start ? strchr(start + 1, '\'') : NULL;
+    if (!end) return NULL;
+    *s = end + 1;
+    return intern_n(start + 1, (size_t)(end - start - 1));
+}
+
+/* The only parameter in the list, beside which buffers are indices, or its only
+   buffer; -1: none, or several. */
 static int only_source(const Unfold *u, Str list, Beside *with) {
-    int found = -1;
-    const char *s = list, *end;
+    int parameter = -1, buffer = -1, parameters = 0, buffers = 0;
+    bool positions = strstr(list, "'arange") != NULL;
+    const char *s = list;
     *with = BESIDE_NOTHING;
-    for (; (s = strchr(s, '\'')) && (end = strchr(s + 1, '\'')); s = end + 1) {
-        Str name = intern_n(s + 1, (size_t)(end - s - 1));
+    for (Str name; (name = next_quoted(&s));) {
         int line = str_map_get(&u->targets, name);
-        if (line >= 0 && found >= 0) return -1;
-        if (line >= 0) found = line;
-        if (line < 0 && beside(name) > *with) *with = beside(name);
+        Beside is = BESIDE_NOTHING;
+        if (line < 0)
+            is = beside(name, positions);
+        else if (ox_signed_as(&u->ox->signature.data[line], "PARAMETER"))
+            parameter = line, parameters++;
+        else
+            buffer = line, buffers++;
+        if (is > *with) *with = is;
     }
-    return found;
+    if (parameters && buffers && *with < BESIDE_MOVES) *with = BESIDE_MOVES;
+    if (parameters) return parameters == 1 ? parameter : -1;
+    return buffers == 1 ? buffer : -1;
 }
 
 static void read_infos(Unfold *u) {
@@ -317,15 +343,10 @@ static const struct Named {
     {"squeeze", FORM_VIEW, BESIDE_CODE},
     {"slice", FORM_PART, BESIDE_CODE},
     {"select", FORM_PART, BESIDE_CODE},
-    {"embedding", FORM_ROWS, BESIDE_RANGE}, /* of positions 0, 1, .. */
+    {"expand", FORM_SAMPLES, BESIDE_CODE},
+    {"embedding", FORM_ROWS, BESIDE_MOVES}, /* at constant places */
+    {"index", FORM_ROWS, BESIDE_MOVES},
 };
-
-/* A matrix with leading axes of length 1. */
-static bool is_unfold_rows(const Onnx__TensorProto *t) {
-    bool rows = t->n_dims >= 2;
-    for (size_t i = 0; i + 2 < t->n_dims; i++) rows &= t->dims[i] == 1;
-    return rows;
-}
 
 static Form form_by_name(const Unfold *u, int init) {
     const Onnx__TensorProto *t = u->g->initializer[init];
@@ -334,7 +355,8 @@ static Form form_by_name(const Unfold *u, int init) {
         if (!ox_torch_counts(ox_text(t->name), n->op)) continue;
         if (u->with[init] > n->most) return FORM_NONE;
         if (n->form == FORM_TRANSPOSED && t->n_dims != 2) return FORM_NONE;
-        if (n->form == FORM_ROWS && !is_unfold_rows(t)) return FORM_NONE;
+        bool matrix = n->form == FORM_ROWS || n->form == FORM_SAMPLES;
+        if (matrix && t->n_dims < 2) return FORM_NONE;
         return n->form;
     }
     return FORM_NONE;
@@ -388,9 +410,11 @@ static Status restore_named(Unfold *u, int init) {
         return OK;
     if (!all_name_it(u, init) || (form == FORM_PART && lacks_arithmetic(u)))
         return OK;
-    for (int i = u->last[init]; i >= 0; i = u->before.data[i])
+    bool shared = form == FORM_ROWS || form == FORM_SAMPLES;
+    if (shared) TRY(unfold_shared(u, init, at, form));
+    for (int i = u->last[init]; i >= 0 && !shared; i = u->before.data[i])
         TRY(unfold_operand(u, &u->reads.data[i], at, form));
-    if (form == FORM_PART || form == FORM_ROWS)
+    if ((form == FORM_PART || shared) && str_map_get(&u->inits, target) >= 0)
         ox_warn_model(
             u->ox,
             "the file holds those elements of parameter '%s' that the "

@@ -11,7 +11,8 @@ typedef enum Form {
     FORM_ITSELF,     /* equal tensors became one */
     FORM_TRANSPOSED, /* a transposed matrix */
     FORM_VECTOR,     /* a vector with axes of length 1 around it */
-    FORM_ROWS,       /* rows of a matrix, with leading axes of length 1 */
+    FORM_ROWS,       /* rows of a matrix, perhaps the same along leading axes */
+    FORM_SAMPLES,    /* the same elements again and again along axis 0 */
     FORM_VIEW,       /* the same elements in another shape */
     FORM_PART        /* some of them */
 } Form;
@@ -23,6 +24,7 @@ typedef enum Beside {
     BESIDE_NOTHING,
     BESIDE_CODE,  /* the exporter's own constants */
     BESIDE_RANGE, /* positions 0, 1, .. */
+    BESIDE_MOVES, /* what picks or repeats elements, and sums of positions */
     BESIDE_OTHERS /* user's nodes that may change it */
 } Beside;
 
@@ -90,6 +92,10 @@ Status unfold_values(Unfold *u, int at, const Onnx__TensorProto *from,
                      size_t rank);
 /* Makes the operand read the parameter of line `at`. */
 Status unfold_operand(Unfold *u, const Slot *s, int at, Form form);
+/* Makes a constant of FORM_ROWS or FORM_SAMPLES, which all readers name, the
+   result of a node that reads the parameter; leaves it if rows are equal: one
+   row may stand in several places. */
+Status unfold_shared(Unfold *u, int init, int at, Form form);
 /* The same for a vector that stands in the operand `times` times. */
 Status unfold_repeated(Unfold *u, const Slot *s, int at, int64_t times);
 /* The same for the parameters of node i, which has no record, from the

@@ -102,10 +102,6 @@ Status unfold_parameter(Unfold *u, int at, const Onnx__TensorProto *from,
         t->dims[0] = 1;
         for (size_t i = 0; i < from->n_dims; i++) t->dims[0] *= from->dims[i];
     }
-    if (form == FORM_ROWS) {
-        t->n_dims = 2;
-        t->dims = from->dims + from->n_dims - 2;
-    }
     return put_parameter(u, at, t);
 }
 
@@ -164,7 +160,7 @@ Status unfold_operand(Unfold *u, const Slot *s, int at, Form form) {
     const Onnx__TensorProto *t = u->g->initializer[s->init];
     TRY(unfold_parameter(u, at, t, form));
     Str name = u->ox->signature.data[at].target;
-    if (form == FORM_TRANSPOSED || form == FORM_VECTOR || form == FORM_ROWS)
+    if (form == FORM_TRANSPOSED || form == FORM_VECTOR)
         name = formed(u, at, t, form, s->node);
     s->node->input[s->k] = unfold_copy(u, name);
     u->changes++;
@@ -176,6 +172,60 @@ static bool repeat(const uint8_t *p, size_t bytes, size_t part) {
     for (size_t i = part; i < bytes; i += part)
         if (memcmp(p, p + i, part)) return false;
     return true;
+}
+
+/* True if two rows of `part` bytes agree: one row of a table, read twice. */
+static bool rows_agree(Unfold *u, const uint8_t *p, size_t bytes, size_t part) {
+    StrMap seen = {0};
+    for (size_t i = 0; part && i < bytes; i += part) {
+        Str key =
+            internf("%llx", (unsigned long long)hash_bytes(1, p + i, part));
+        int old = str_map_get(&seen, key);
+        if (old >= 0 && !memcmp(p + (size_t)old * part, p + i, part))
+            return true;
+        str_map_put(u->a, &seen, key, (int)(i / part));
+    }
+    return false;
+}
+
+/* A node gives the parameter the shape of the constant, whose name its result
+   takes, as in PyTorch's graph. */
+static void take_name(Unfold *u, int at, Onnx__TensorProto *t,
+                      const Onnx__NodeProto *reader) {
+    Str name = ox_text(t->name);
+    Onnx__NodeProto *n = unfold_node(u, "Expand", reader, 2, 1);
+    vec_push(u->a, &u->nodes, n);
+    n->input[0] = unfold_copy(u, u->ox->signature.data[at].target);
+    n->input[1] =
+        unfold_integers(u, internf("%s.shape", name), t->dims, t->n_dims);
+    n->name = unfold_copy(u, internf("node_%s", name));
+    n->output[0] = t->name;
+    t->name = unfold_copy(u, internf("%s.folded", name));
+    u->changes++;
+}
+
+Status unfold_shared(Unfold *u, int init, int at, Form form) {
+    Onnx__TensorProto *t = u->g->initializer[init];
+    const Tensor *data;
+    TRY(ox_tensor(u->ox, t, ox_text(t->name), &data));
+    const Type *type = type_get(data->type);
+    int64_t dim[MAX_RANK];
+    int rank = form == FORM_ROWS ? 2 : type->rank;
+    size_t bytes = (size_t)type_bytes(type);
+    if (!bytes) return OK;
+    memcpy(dim, type->dim + type->rank - rank, (size_t)rank * sizeof *dim);
+    size_t row = bytes / (size_t)(type_count(type) / dim[rank - 1]);
+    bool one_row = form == FORM_ROWS && repeat(data->data, bytes, row);
+    if (form == FORM_SAMPLES || one_row) dim[0] = 1;
+    size_t part = row;
+    for (int k = 0; k < rank - 1; k++) part *= (size_t)dim[k];
+    if (!repeat(data->data, bytes, part) ||
+        (form == FORM_ROWS && rows_agree(u, data->data, part, row)))
+        return OK;
+    TRY(unfold_values(u, at, t, arena_dup(u->a, data->data, part), part, dim,
+                      (size_t)rank));
+    take_name(u, at, t, u->reads.data[u->last[init]].node);
+    return OK;
 }
 
 Status unfold_repeated(Unfold *u, const Slot *s, int at, int64_t times) {
