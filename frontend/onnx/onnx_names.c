@@ -451,6 +451,8 @@ static Status check_node(Ox *ox, const OxNode *n) {
 }
 
 static const char *hint(Str domain, Str type) {
+    if (!strcmp(domain, "com.microsoft.nchwc"))
+        return "; laid out for one CPU: optimise up to ORT_ENABLE_EXTENDED";
     if (!strcmp(domain, "com.microsoft"))
         return "; fused for inference: use the exporter's original file";
     if (!strcmp(domain, "ai.onnx.ml")) return "; classical models do not train";

@@ -96,8 +96,8 @@ static Status add_bias(Ox *ox, ValueId bias, ValueId *y) {
     return ox2(ox, OP_ADD, *y, bias, y);
 }
 
-Status onnx_conv(Ox *ox) {
-    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, bias = ox_in(ox, 2), y;
+static Status convolve(Ox *ox, const ValueId in[2], ValueId *y) {
+    ValueId bias = ox_in(ox, 2);
     Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
     Window w;
     if (k.rank != x.rank)
@@ -108,8 +108,42 @@ Status onnx_conv(Ox *ox) {
                    attr_v(AK_pads, w.pads, 2 * w.n),
                    attr_v(AK_dilations, w.dilation, w.n),
                    attr_i(AK_group, ox_int(ox, "group", 1))};
-    TRY(ox_op(ox, OP_CONV, in, 2, attr, 4, &y));
-    if (is_value(bias)) TRY(add_bias(ox, bias, &y));
+    TRY(ox_op(ox, OP_CONV, in, 2, attr, 4, y));
+    return is_value(bias) ? add_bias(ox, bias, y) : OK;
+}
+
+Status onnx_conv(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
+    TRY(convolve(ox, in, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Moves the channels from the last axis to axis 1, or back. */
+static Status move_channels(Ox *ox, bool back, ValueId *x) {
+    int n = ox_type(ox, *x).rank;
+    int64_t perm[MAX_RANK] = {0};
+    if (n < 3) return ox_fail(ox, "an operand of rank %d", n);
+    for (int i = 1; i < n; i++)
+        perm[i] = back ? i == n - 1 ? 1 : i + 1 : i == 1 ? n - 1 : i - 1;
+    return ox_transpose(ox, *x, perm, x);
+}
+
+/* ONNX Runtime: a convolution, the sum with operand 3, an activation. */
+Status onnx_fused_conv(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, more = ox_in(ox, 3), y;
+    bool last = !strncmp(ox->node->type, "Nhwc", 4);
+    for (int i = 0; last && i < 2; i++) TRY(move_channels(ox, false, &in[i]));
+    TRY(convolve(ox, in, &y));
+    if (last) TRY(move_channels(ox, true, &y));
+    if (is_value(more)) TRY(ox2(ox, OP_ADD, y, more, &y));
+    const Onnx__AttributeProto *p = ox_attr(ox, "activation_params");
+    Attr attr[3] = {
+        attr_s(attr_key("kind", ATTR_STR), ox_str(ox, "activation", ""))};
+    static const char *const key[] = {"first", "second"};
+    int n = 1;
+    for (size_t i = 0; p && i < p->n_floats && i < 2; i++)
+        attr[n++] = attr_named_f(key[i], (double)p->floats[i]);
+    if (*attr[0].u.s) TRY(ox_call(ox, "ms_activation", &y, 1, attr, n, 1, &y));
     return ox_out(ox, 0, y);
 }
 

@@ -128,7 +128,7 @@ static inline Attr attr_v(AttrKey k, const int64_t *v, int n) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-enum { MAX_OP_ATTRS = 12 };
+enum { MAX_OP_ATTRS = 16 };
 
 struct TypeCtx;
 struct Fn;

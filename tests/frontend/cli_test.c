@@ -720,7 +720,7 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "0 is not in 1 .. 16777216", "--accumulate 0");
     check_refused(2, "99999999999999999999 is not in 0 ..",
                   "--seed 99999999999999999999");
-    check_refused(2, "99999999999999999999 is not in 1 ..",
+    check_refused(2, "99999999999999999999 is not in 0 ..",
                   "--dim batch=99999999999999999999");
     check_refused(1, "--dim batch=0: the batch has no samples",
                   "--loss cross_entropy --dim batch=0");

@@ -122,6 +122,41 @@ CASES = {
                    {"groups": 2, "epsilon": 1e-5, "activation": 1, "channels_last": 1}),
     "bias_split_gelu": ("BiasSplitGelu", [f(2, 3, 6), f(6)], 1, {}),
     "trilu": ("Trilu", [f(3, 4), (i64(1)[0:1].reshape(()),)], 1, {"upper": 0}),
+    "fused_conv": ("FusedConv", [f(2, 4, 5, 5), f(6, 2, 3, 3), f(6), f(2, 6, 5, 5)], 1,
+                   {"group": 2, "kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "activation": "Relu"}),
+    "fused_conv_clip": ("FusedConv", [f(2, 3, 5, 5), f(4, 3, 3, 3)], 1,
+                        {"kernel_shape": [3, 3], "strides": [2, 2], "activation": "Clip",
+                         "activation_params": [-0.5, 1.0]}),
+    "fused_conv_leaky": ("FusedConv", [f(2, 3, 5, 5), f(4, 3, 3, 3), f(4)], 1,
+                         {"kernel_shape": [3, 3], "activation": "LeakyRelu",
+                          "activation_params": [0.2]}),
+    "nhwc_conv": ("NhwcConv", [f(2, 5, 4, 3), f(6, 3, 3, 3), f(6)], 1,
+                  {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    "skip_group_norm": ("SkipGroupNorm", [f(2, 3, 2, 6), f(6), f(6), f(2, 6), f(6)], 2,
+                        {"groups": 2, "epsilon": 1e-5, "activation": 1, "channels_last": 1}),
+    "bias_add": ("BiasAdd", [f(2, 3, 4), f(4), f(2, 3, 4)], 1, {}),
+    "bias_softmax": ("BiasSoftmax", [f(2, 3, 4, 5), f(2, 1, 1, 5)], 1,
+                     {"axis": 3, "is_inner_broadcast": 1}),
+    "bias_softmax_outer": ("BiasSoftmax", [f(2, 3, 4, 5), f(1, 3, 4, 5)], 1,
+                           {"axis": 3, "is_inner_broadcast": 0}),
+    "gemm_fast_gelu": ("GemmFastGelu", [f(2, 3, 4), f(4, 5), f(5)], 1, {}),
+    "inverse": ("Inverse", [f(2, 3, 3)], 1, {}),
+    "moe": ("MoE", [f(5, 8), f(5, 4), f(4, 16, 8), f(4, 16), f(4, 8, 16), f(4, 8)], 1,
+            {"k": 2, "activation_type": "relu"}),
+    "moe_swiglu": ("MoE", [f(2, 3, 8), f(6, 4), f(4, 32, 8), f(4, 32), f(4, 8, 16), f(4, 8)], 1,
+                   {"k": 2, "normalize_routing_weights": 1, "activation_type": "swiglu",
+                    "swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0,
+                    "swiglu_limit": 0.7}),
+    "qmoe": ("QMoE", [f(5, 32), f(5, 4), (bits(4, 64, 16),), (f(4, 64) / 9,), (f(4, 64),),
+                      (bits(4, 32, 16),), (f(4, 32) / 9,), (f(4, 32),)], 1,
+             {"k": 2, "normalize_routing_weights": 1, "activation_type": "swiglu",
+              "swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0,
+              "expert_weight_bits": 4}),
+    "qmoe_eight": ("QMoE", [f(5, 32), f(5, 4), (bits(4, 32, 32),), (f(4, 32) / 99,), None,
+                            (bits(4, 32, 32),), (f(4, 32) / 99,)], 1,
+                   {"k": 2, "normalize_routing_weights": 1, "activation_type": "silu",
+                    "expert_weight_bits": 8}),
+    "dequantize": ("DequantizeLinear", [(bits(3, 4),), (f(4),), (bits(4),)], 1, {"axis": 1}),
 }
 
 
@@ -158,14 +193,44 @@ def bias_split_gelu(x, bias):
     return left * right * 0.5 * (1 + np.vectorize(math.erf)(right / math.sqrt(2)))
 
 
-HERE = {"RelativePositionBias": relative_position_bias, "GroupNorm": group_norm,
+def nhwc_conv(x, w, bias, kernel_shape, pads):
+    assert pads == [1, 1, 1, 1]
+    x = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    h, v = x.shape[1] - 2, x.shape[2] - 2
+    return bias + sum(np.einsum("nhwc,oc->nhwo", x[:, i:i + h, j:j + v], w[:, i, j])
+                      for i in range(3) for j in range(3))
+
+
+def skip_group_norm(x, scale, shift, skip, bias, **attributes):
+    total = x.astype(np.float64) + skip[:, None, None] + bias
+    return group_norm(total, scale, shift, **attributes), total
+
+
+def bias_add(x, bias, skip):
+    return x + bias + skip
+
+
+def bias_softmax(x, bias, axis, is_inner_broadcast):
+    e = np.exp(x.astype(np.float64) + bias)
+    return e / e.sum(axis, keepdims=True)
+
+
+def gemm_fast_gelu(x, w, bias):
+    z = x.astype(np.float64) @ w + bias
+    return 0.5 * z * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z ** 3)))
+
+
+HERE = {"NhwcConv": nhwc_conv, "SkipGroupNorm": skip_group_norm, "BiasAdd": bias_add,
+        "BiasSoftmax": bias_softmax, "GemmFastGelu": gemm_fast_gelu,
+        "RelativePositionBias": relative_position_bias, "GroupNorm": group_norm,
         "BiasSplitGelu": bias_split_gelu}
 
 
 def run(model, outs, data, op, operands, attributes):
     if op in HERE:
         values = [v[0] if isinstance(v, tuple) else v for v in operands]
-        return [HERE[op](*values, **attributes).astype(np.float32)]
+        got = HERE[op](*values, **attributes)
+        return [y.astype(np.float32) for y in (got if isinstance(got, tuple) else (got,))]
     session = onnxruntime.InferenceSession(model.SerializeToString(),
                                            providers=["CPUExecutionProvider"])
     return session.run(outs, dict(data))
