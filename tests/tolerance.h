@@ -101,6 +101,11 @@
    rounding moves a value across a kink. */
 #define TOL_BUDGET 2.0
 
+/* What ampc audit says of a step with its policy lines, and what it says of the
+   module compiled with them, of all that is to be halved: kernels of other
+   sizes add in another order. */
+#define TOL_AUDIT 1e-3
+
 /* A small graph compared with the same graph in double, rounded to 16 bits
    at the same places: only the error of f32 arithmetic is left. */
 #define TOL_ROUNDING 4e-6
