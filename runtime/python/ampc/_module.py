@@ -82,6 +82,7 @@ class Module(Single):
         path = os.fspath(path)
         self.path: str = path
         self.messages: str = ""
+        self._tensors: dict[tuple[str, str], list[Any]] = {}
         self._keep: Any = None  # a folder that lives as long
         try:
             self._lib = _c.open_library(path)
@@ -135,25 +136,30 @@ class Module(Single):
         return f"<ampc.Module {self.path}: {self.model} of batch " \
             f"{self.batch}, {', '.join(does)}>"
 
-    def tensors(self, call: Any, program: str) -> list[Any]:
-        """Without the metrics among them."""
-        found: list[Any] = []
-        while True:
-            t = _c.TensorInfo()
-            if call(self.api.module, text(program, "program"), len(found),
-                    t) != Status.OK:
-                return [t for t in found if not t.name.startswith(b"ampc.")]
-            found.append(t)
+    def tensors(self, side: str, program: str) -> list[Any]:
+        """Those of a side, "input" or "output", without the metrics among
+        them.  They are asked for once, and nobody changes them."""
+        key = side, program
+        if key not in self._tensors:
+            call = {"input": self.api.input, "output": self.api.output}[side]
+            found: list[Any] = []
+            name, t = text(program, "program"), _c.TensorInfo()
+            while call(self.api.module, name, len(found), t) == Status.OK:
+                found.append(t)
+                t = _c.TensorInfo()
+            self._tensors[key] = [t for t in found
+                                  if not t.name.startswith(b"ampc.")]
+        return self._tensors[key]
 
     def inputs(self, program: str = "train") -> Tensors:
         """{name: (dtype, shape)}; {} if there is no such program."""
         return {t.name.decode(): (DTYPES[t.dtype][0], shape_of(t))
-                for t in self.tensors(self.api.input, program)}
+                for t in self.tensors("input", program)}
 
     def outputs(self, program: str = "predict") -> Tensors:
         """{name: (dtype, shape)}; {} if there is no such program."""
         return {t.name.decode(): (DTYPES[t.dtype][0], shape_of(t))
-                for t in self.tensors(self.api.output, program)}
+                for t in self.tensors("output", program)}
 
     def program(self, program: str = "train") -> dict[str, Any]:
         """ninput, noutput, nstep, and the FLOPs of its matrix products."""

@@ -108,7 +108,7 @@ class Session(Single):
     def _wanted(self, programs: Sequence[str]) -> list[Any]:
         """The inputs of the first program that there is."""
         for program in programs:
-            wanted = self.module.tensors(self._api.input, program)
+            wanted = self.module.tensors("input", program)
             if wanted:
                 return wanted
         return []
@@ -146,7 +146,8 @@ class Session(Single):
             self._check(self._api.fit(self._s, text(program, "program"), inputs,
                                       nin, c.byref(name)))
             program = (name.value or b"").decode()
-        infos = self.module.tensors(self._api.output, program)
+        infos = [_c.TensorInfo.from_buffer_copy(t)
+                 for t in self.module.tensors("output", program)]
         for t in infos:
             if t.rank and self.module.batch and \
                     t.shape[0] % self.module.batch == 0:
@@ -262,7 +263,7 @@ class Session(Single):
 
     def read_output(self, name: str, program: str = "predict") -> Any:
         """An output of the program that ran last, all rows of its batch."""
-        for t in self.module.tensors(self._api.output, program):
+        for t in self.module.tensors("output", program):
             if t.name == text(name, "output"):
                 return self._read(self._api.read_output, t)
         raise Error(Status.ARGUMENT, f"no output '{name}' of '{program}'")
