@@ -15,9 +15,10 @@ static void put_trained(const Run *r, StrBuf *sb) {
     double steps = (double)log->steps, samples = (double)log->samples;
     char whole[UNIT_TEXT], each[UNIT_TEXT], rate[UNIT_TEXT], n[UNIT_TEXT];
     sb_printf(sb,
-              "trained %s steps in %s (%s each, %s samples/s): "
+              "trained %s step%s in %s (%s each, %s samples/s): "
               "loss %.4g -> %.4g",
-              unit_count(n, steps), unit_seconds(whole, log->trained),
+              unit_count(n, steps), log->steps == 1 ? "" : "s",
+              unit_seconds(whole, log->trained),
               unit_seconds(each, seconds / steps),
               unit_count(rate, samples / seconds),
               without_nan_sign(log->first_loss), without_nan_sign(log->loss));

@@ -187,7 +187,7 @@ static void check_summary(const AmpcModule *m, const char *words) {
     char took[3][20];
     REQUIRE(at && last >= 0 &&
             sscanf(at,
-                   "trained %d steps in %19[^(](%19[^,], %19s samples/s): "
+                   "trained %d %*s in %19[^(](%19[^,], %19s samples/s): "
                    "loss %lf -> %lf",
                    &told, took[0], took[1], took[2], &from, &to) == 6);
     seconds = told_seconds(took[0]);
