@@ -217,6 +217,12 @@ int64_t options_largest_batch(const Options *o) {
     return most;
 }
 
+const char *options_precision(const Options *o) {
+    static const char *const words[] = {
+        [PREC_FP32] = "fp32", [PREC_BF16] = "bf16", [PREC_FP16] = "fp16"};
+    return o->f8_products ? "f8" : words[o->precision];
+}
+
 bool options_has_scaler(const Options *o) {
     if (o->scale.kind == SCALE_DEFAULT)
         return o->precision == PREC_FP16 &&

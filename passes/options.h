@@ -218,7 +218,8 @@ typedef struct TripBound {
 typedef struct Options {
     Arena *arena;
     Precision precision;
-    bool half_model; /* O2, O3: the model itself is 16 bits, .. */
+    bool f8_products; /* .. and products of layers read f8 (pass eight) */
+    bool half_model;  /* O2, O3: the model itself is 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
     bool fp16_residuals; /* PLACE_EXACT: residual streams are fp16, and in bf16
@@ -340,6 +341,8 @@ const Objective *options_objective(const Options *o, Str name); /* NULL */
 bool objective_trains(const Objective *j, const char *parameter);
 /* The largest of --batch-sizes; 0 without the option. */
 int64_t options_largest_batch(const Options *o);
+/* "fp32", "bf16", "fp16" or "f8". */
+const char *options_precision(const Options *o);
 bool options_has_scaler(const Options *o); /* with the precision's default
                                               applied */
 bool options_train(const Options *o);      /* some objective has a loss   */

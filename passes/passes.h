@@ -40,6 +40,7 @@ PassFn pass_perturb;   /* train: the loss where a wrapper wants its gradient */
 PassFn pass_policy;    /* classes from --amp-policy */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_factors;   /* f32 products that GPUs may round           */
+PassFn pass_eight;     /* products read 8 bits, for --precision f8    */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of constants that change in 16 bits */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */

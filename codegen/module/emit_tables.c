@@ -290,7 +290,6 @@ static void put_sizes(const Module *m, StrBuf *js) {
 }
 
 static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
-    static const char *const precision[] = {"fp32", "bf16", "fp16"};
     const Module *m = e->m;
     StrBuf js = {0};
     sb_puts(&js, "{");
@@ -305,7 +304,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     sb_printf(&js, ",\"masks\":%d", m->masks);
     put_sizes(m, &js);
     sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
-              precision[e->opt->precision], options_has_scaler(e->opt));
+              options_precision(e->opt), options_has_scaler(e->opt));
     sb_printf(&js, ",\"sidecar_weights\":%d", e->opt->sidecar_weights);
     CudaArchs archs = cuda_archs(e->opt, e->a);
     sb_puts(&js, ",\"cuda\":[");

@@ -54,6 +54,10 @@ Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
     Options o;
     if (lines) return with_lines(s, f, lines, NULL, m);
     TRY(kept_options(s, f, &o));
+    if (o.f8_products)
+        return fail(&s->diag, (Loc){.file = f->path},
+                    "ampc audit does not measure what --precision f8 rounds: "
+                    "audit the same model in bf16, or compare the losses");
     return kept_ir(s, f, last_pass(&o), m);
 }
 

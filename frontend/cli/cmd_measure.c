@@ -711,6 +711,12 @@ Status place_measured(Session *s, const char *model, Module *m, bool keep) {
              "out one of the two");
         return ERR_USAGE;
     }
+    if (o->f8_products && limits) {
+        fail(&s->diag, (Loc){0},
+             "error budgets do not count what --precision f8 rounds: leave out "
+             "--max-loss-error and --max-gradient-error, or use bf16");
+        return ERR_USAGE;
+    }
     if (!options_budget(o)) return OK;
     TRY(run_until(m, &s->diag, o, "place", keep));
     TRY(check_budget(s, m));

@@ -67,7 +67,7 @@ static void json_sizes(const DimSizes *d, int i, StrBuf *sb) {
 
 void options_json(const Options *o, StrBuf *sb) {
     const Objective *j = o->objectives.data;
-    sb_printf(sb, "{\"precision\":\"%s\",", precision_words[o->precision]);
+    sb_printf(sb, "{\"precision\":\"%s\",", options_precision(o));
     if (!*j->name) json_objective(j, sb);
     for (int i = 0; *j->name && i < o->objectives.len; i++) {
         sb_printf(sb, "%s{\"name\":\"%s\",", i ? "," : "\"objectives\":[",
@@ -162,6 +162,6 @@ void options_lines(const Options *o, StrBuf *sb) {
     if (o->frozen_dtype)
         sb_printf(sb, "frozen      weights in %s\n",
                   frozen_dtypes[o->frozen_dtype - FROZEN_BF16]);
-    sb_printf(sb, "precision   %s, loss scale %s\n",
-              precision_words[o->precision], scale_text(o));
+    sb_printf(sb, "precision   %s, loss scale %s\n", options_precision(o),
+              scale_text(o));
 }

@@ -18,6 +18,11 @@ Status set_precision(Options *o, Spec *s) {
     char *word = spec_next(s), *colon = strchr(word, ':');
     int plain = spec_word(precision_words, word), level;
     o->half_model = o->keep_batchnorm = o->master_weights = false;
+    o->f8_products = !strcmp(word, "f8");
+    if (o->f8_products) {
+        o->precision = PREC_BF16;
+        return spec_keys(s, none);
+    }
     if (plain >= 0) {
         o->precision = (Precision)plain;
         return spec_keys(s, none);
@@ -29,9 +34,10 @@ Status set_precision(Options *o, Spec *s) {
         Near near = near_to(word);
         for (int i = 0; precision_words[i]; i++)
             near_offer(&near, precision_words[i]);
+        near_offer(&near, "f8");
         return spec_error(
             s,
-            "'%s%s%s' is not one of fp32, bf16, fp16, O0, O1, O2, O3, "
+            "'%s%s%s' is not one of fp32, bf16, fp16, f8, O0, O1, O2, O3, "
             "O1:bf16, O2:bf16, O3:bf16%s",
             word, colon ? ":" : "", colon ? colon + 1 : "",
             near_text(&near, text));

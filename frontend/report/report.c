@@ -264,10 +264,18 @@ typedef struct Share {
 } Share;
 
 typedef struct Sum {
-    int products, low_products, values, low_values;
+    int products, low_products, f8_products, values, low_values;
     int64_t bytes, low_bytes;
     VEC(Share) wide; /* stored f32 values, by reason */
 } Sum;
+
+/* True if v is an f8 number in 16 bits. */
+static bool reads_f8(const Graph *g, ValueId v) {
+    const Node *n;
+    while ((n = value_maker(g, v)) && !n->fn && node_kind(n) == KIND_VIEW)
+        v = n->in[0];
+    return n && n->op == OP_CAST && dtype_info[value_dtype(g, n->in[0])].stored;
+}
 
 static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {
     ValueId v = n->out[0];
@@ -276,6 +284,7 @@ static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {
     if (op_info[n->op].amp == AMP_LOW) {
         s->products++;
         s->low_products += dtype_is_low(value_dtype(l->g, n->in[0]));
+        s->f8_products += reads_f8(l->g, n->in[0]);
     }
     if (n->flags & NODE_UPDATE || !is_stored(l, v) || !dtype_is_float(d))
         return;
@@ -354,6 +363,8 @@ void report_summary(const Module *m, StrBuf *sb) {
               "MB a step",
               dtype_info[m->low].text, s.low_products, s.products, s.low_values,
               s.values, (double)s.low_bytes / 1e6, (double)s.bytes / 1e6);
+    if (s.f8_products)
+        sb_printf(sb, "; %d products of f8 numbers", s.f8_products);
     for (int i = 0; i < s.wide.len; i++)
         sb_printf(sb, "%s%d (%s)",
                   i ? ", " : "; in f32: ", s.wide.data[i].values,

@@ -254,8 +254,8 @@ static ValueId codes_instead(const Keep *k, ValueId v) {
     bool placed = m->low != NUM_DTYPES && !m->rule;
     DType d = value_dtype(g, v);
     ValueId best = NO_VALUE;
-    if (!dtype_is_float(d) || d == DT_F64 || value_count(g, v) < FEWEST ||
-        k->exponent[v.i])
+    if (!dtype_is_float(d) || d == DT_F64 || dtype_info[d].stored ||
+        value_count(g, v) < FEWEST || k->exponent[v.i])
         return NO_VALUE;
     if (!(placed && d == DT_F32) && reads_well(k, v, true, DEPTH)) best = v;
     while ((v = next_of(k, only_reader(k, v), v)).i)

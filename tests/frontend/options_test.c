@@ -243,7 +243,8 @@ static void dump(const Options *o, StrBuf *sb) {
 #define OF_J(p, f, v) sb_printf(sb, #f "=" p "\n", (v)j->f)
 #define J_INT(f)      OF_J("%lld", f, long long)
 #define J_REAL(f)     OF_J("%.17g", f, double)
-    INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
+    INT(precision), INT(f8_products), INT(half_model), INT(keep_batchnorm),
+        INT(master_weights);
     INT(placement), INT(fp16_residuals), REAL(residuals), INT(wide_head),
         INT(remat), INT(remat_bytes), INT(keep_f8), INT(logit_rows),
         INT(objectives.len);
@@ -512,6 +513,7 @@ static const struct {
     {"--shard-optimizer", NULL, "shard_optimizer=1"},
     {"--clip-previous", NULL, "clip_previous=1"},
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
+    {"--precision", "f8", "f8_products=1"},
     {"--keep", "same", ""},
     {"--keep", "f8", "keep_f8=1"},
     {"--state-dtype", "fp32", ""},

@@ -121,10 +121,12 @@ static const Subject subjects[] = {
 static const char layers[] =
     "graph forward(%x: f32[B,64]) {\n"
     "  param %a: f32[64,64] = normal(0, 0.1)\n"
+    "  param %m: f32[64,64] = normal(0, 0.1)\n"
     "  param %b: f32[64,64] = normal(0, 0.1)\n"
     "  %h = matmul %x, %a : f32[B,64]\n"
     "  %r = gelu %h : f32[B,64]\n"
-    "  %y = matmul %r, %b : f32[B,64]\n"
+    "  %t = matmul %r, %m : f32[B,64] !of=\"middle\"\n"
+    "  %y = matmul %t, %b : f32[B,64]\n"
     "  %s = mul %y, %y : f32[B,64]\n"
     "  %loss = reduce_mean %s {axes=[0,1], keepdims=0}\n"
     "  return %loss\n}\n";
@@ -141,7 +143,7 @@ TEST_CASE(cuda_train, masters_state_and_activations_of_fewer_bits) {
         "--dim B=16 --masters none --state-dtype int8 --optimizer-in-backward",
         "--dim B=16 --masters kahan --state-dtype f8",
         "--dim B=16 --masters none --state-dtype bf16 --clip-norm 1",
-        "--dim B=64 --precision fp16 --keep f8"};
+        "--dim B=64 --precision fp16 --keep f8", "--dim B=64 --precision f8"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         char all[200];
         DcReport report;
