@@ -48,13 +48,16 @@
    fraction of a tensor's own norm, fraction of the norm of its kind}. fp32:
    the required 1e-5; a norm adds the errors of all gradients. 16 bits:
    roundings that go the other way in forward and backward, at a few times
-   the largest difference seen. */
+   the largest difference seen. f8: a number in the middle between two codes
+   gets the one or the other, 6 to 25 % apart, by the last bit of its scale. */
 #define TOL_DEVICE_FP32                                                        \
     { 1e-5, 1e-4, 1e-5, 1e-6 }
 #define TOL_DEVICE_FP16                                                        \
     { 1e-3, 4e-3, 4e-3, 4e-4 }
 #define TOL_DEVICE_BF16                                                        \
     { 5e-3, 2e-2, 2e-2, 2e-3 }
+#define TOL_DEVICE_F8                                                          \
+    { 4e-2, 6e-2, 2e-1, 2e-2 }
 
 /* Some dozen updates in f32 compared with the same in double, relative to a
    tensor's largest magnitude. */

@@ -257,6 +257,10 @@ TEST_CASE(audit, refuses) {
         CHECK_HAS(out, rows[i].says);
         free(out);
     }
+    free(compiled(perceptron, "--precision f8"));
+    char *text = audited("--feed x=x.npy --feed target=y.npy", 1);
+    CHECK_HAS(text, "does not measure what --precision f8 rounds");
+    free(text);
 }
 
 /* Training lowers a loss scale that overflows; audit measures at such a scale

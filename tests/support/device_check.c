@@ -257,6 +257,7 @@ static void compare_state(Side *a, Side *b, const DcTraining *t, int step) {
 DcTolerance dc_training_tolerance(const char *precision) {
     if (!strcmp(precision, "fp32")) return (DcTolerance)TOL_DEVICE_FP32;
     if (!strcmp(precision, "fp16")) return (DcTolerance)TOL_DEVICE_FP16;
+    if (!strcmp(precision, "f8")) return (DcTolerance)TOL_DEVICE_F8;
     return (DcTolerance)TOL_DEVICE_BF16;
 }
 

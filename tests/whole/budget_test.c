@@ -371,6 +371,8 @@ TEST_CASE(budget, what_cannot_be_is_refused) {
     refused("", "--max-loss-error 1e-9", 1, "fp32 itself is about");
     refused("", "--max-loss-error 0", 2, "is not in");
     refused("", "--calibrate x=x.npy", 2, "nothing is measured without");
+    refused("", "--max-loss-error 1e-3 --precision f8", 2,
+            "do not count what --precision f8 rounds");
     refused("", "--max-loss-error 1e-3 --calibrate y=x.npy", 1,
             "training has no input 'y'");
     refused("",
