@@ -236,12 +236,10 @@ static void add_gemm(const LibGemm *p, bool library, StepCost *c) {
         c->odd += ld[i] * dtype_info[dtype[i]].bytes % 16 != 0 && c->odd < 1;
 }
 
-/* Two matrix products forward; three backward, which also repeats the two (a
-   GPU does so twice, flash.cuh). Causal attention: half of the scores. */
-static void add_attend(const LibAttend *p, bool grad, bool cuda, StepCost *c) {
-    double features = (double)(p->d + p->e);
-    if (grad)
-        features = (double)((cuda ? 4 : 3) * p->d + (cuda ? 3 : 2) * p->e);
+/* Two matrix products forward; three backward, which also repeats the two.
+   Causal attention: half of the scores. */
+static void add_attend(const LibAttend *p, bool grad, StepCost *c) {
+    double features = (double)(grad ? 3 * p->d + 2 * p->e : p->d + p->e);
     c->mma = (p->causal ? 1 : 2) * (double)p->batch * (double)(p->t * p->u) *
              features;
 }
@@ -318,8 +316,7 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
         break;
     case PLAN_LIB_ATTEND:
     case PLAN_LIB_ATTEND_GRAD:
-        add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD,
-                   g->target == TARGET_CUDA, c);
+        add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD, c);
         break;
     case PLAN_LIB_MAXPOOL:
     case PLAN_LIB_AVGPOOL: add_pool(par, false, c); break;
@@ -354,6 +351,7 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     c->rate = work.rate;
     c->insts = work.insts;
     c->wavefronts = work.wavefronts;
+    c->bytes = work.bytes;
     for (int i = 0; i < cuda->build.usage.len; i++) {
         const CudaUsage *u = &cuda->build.usage.data[i];
         if (strcmp(u->kernel, k->name) || strcmp(u->arch, cuda->archs.data[0]))

@@ -60,9 +60,10 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 
 /* ---- cuda_lib.c ---------------------------------------------------------- */
 
-/* StepCost's rate, insts and wavefronts of a hand-written kernel (cost.h). */
+/* StepCost's rate, insts and wavefronts of a hand-written kernel (cost.h);
+   bytes of scratch that it writes and reads. */
 typedef struct CudaWork {
-    double rate, insts, wavefronts;
+    double rate, insts, wavefronts, bytes;
 } CudaWork;
 
 typedef struct CudaLib {

@@ -18,9 +18,9 @@
 
 void print_cuda_head(StrBuf *sb) {
     static const char *const files[] = {
-        "kmath.h",  "fold.cuh",   "device.cuh", "ptx.cuh",
-        "conv.cuh", "gemm.cuh",   "pool.cuh",   "index.cuh",
-        "sort.cuh", "attend.cuh", "flash.cuh",  "quantized.cuh"};
+        "kmath.h",   "fold.cuh",       "device.cuh",   "ptx.cuh",  "conv.cuh",
+        "gemm.cuh",  "pool.cuh",       "index.cuh",    "sort.cuh", "attend.cuh",
+        "flash.cuh", "flash_grad.cuh", "quantized.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
@@ -103,55 +103,116 @@ static bool is_plain(const LibAttend *c) {
     return c->mask_mod == 0 && lib_float(c->scale) > 0;
 }
 
-/* Percentage of the peak of mma.sync, which is 613 TFLOP/s on an H100. A step
-   of flash.cuh issues 6 to 8 other instructions for each tensor-core
+/* Percentage of the peak of mma.sync, which is 613 TFLOP/s on an H100.  A step
+   of flash.cuh issues 5 to 8 other instructions for each tensor-core
    instruction (counted in SASS for sm_90), and overlaps them as well as
    FlashAttention-2. FlashAttention-3's paper gives for FlashAttention-2 with
    64 features and 1,024 tokens 306 TFLOP/s forward and 238 backward; causal
    attention reaches 0.74 times as much (reported for 128 features). 1.05
-   times as much is expected here, since the panels have no bank conflicts.
-   The FLOPs count all matrix products that run: backward runs seven,
-   FlashAttention-2 five. */
+   times as much is expected here, since the panels have no bank conflicts. */
 static double flash_rate(bool grad, bool causal) {
     return grad ? causal ? 30.2 : 40.8 : causal ? 39.2 : 52.5;
 }
 
-/* A thread for each row, or tensor cores if flash.cuh supports the case. */
-static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
-                       int64_t tall, int64_t flash_blocks) {
+/* True if flash.cuh supports the case, in blocks of those numbers. */
+static bool runs_flash(const LibAttend *c, bool grad, int64_t blocks) {
     const int64_t most = 1 << 30;
-    bool flash = dtype_is_low((DType)c->q_dtype) && c->k_dtype == c->q_dtype &&
-                 c->v_dtype == c->q_dtype &&
-                 (!grad || c->y_dtype == c->q_dtype) && c->d <= FLASH_MOST &&
-                 c->e <= FLASH_MOST && c->t < most && c->u < most &&
-                 flash_blocks < most;
-    if (rows == 0) return;
-    cl_begin(p, NULL, 0);
-    if (flash) {
-        cl_put_number(p, "tall", tall);
-        cl_put_number(p, "plain", is_plain(c));
-        cl_kernel(p, false, FLASH_THREADS, flash_blocks);
-    } else {
+    return dtype_is_low((DType)c->q_dtype) && c->k_dtype == c->q_dtype &&
+           c->v_dtype == c->q_dtype && (!grad || c->y_dtype == c->q_dtype) &&
+           c->d <= FLASH_MOST && c->e <= FLASH_MOST && c->t < most &&
+           c->u < most && blocks < most;
+}
+
+/* A thread for each row, or tensor cores; those have more operands. */
+static void put_attend(LibPrint *p, const LibAttend *c, bool flash,
+                       int64_t rows, int64_t blocks, const char *more,
+                       const char *last) {
+    const bool grad = p->s->lib == PLAN_LIB_ATTEND_GRAD;
+    if (flash) cl_put_number(p, "plain", is_plain(c));
+    if (flash)
+        cl_kernel(p, false, FLASH_THREADS, blocks);
+    else
         cl_kernel_each(p, false, rows);
-    }
-    cl_put_body(p, flash ? "_flash" : "", "", "");
+    cl_put_body(p, flash ? "_flash" : "", more, last);
     p->out->work.rate = flash ? flash_rate(grad, c->causal) : 1;
     p->out->weight = flash ? 20 : 3;
 }
 
+static bool is_narrow(const LibAttend *c) {
+    return c->d <= FLASH_NARROW && c->e <= FLASH_NARROW;
+}
+
 static void print_attend(LibPrint *p, const LibAttend *c) {
     /* a warp takes twice the rows if registers suffice */
-    int64_t tall =
-        c->d <= FLASH_NARROW && c->e <= FLASH_NARROW && is_plain(c) ? 2 : 1;
-    put_attend(p, c, false, c->batch * c->t, tall,
-               c->batch * up_div(c->t, FLASH_WARPS * 16 * tall));
+    int64_t tall = is_narrow(c) && is_plain(c) ? 2 : 1, rows = c->batch * c->t;
+    int64_t blocks = c->batch * up_div(c->t, FLASH_WARPS * 16 * tall);
+    if (rows == 0) return;
+    cl_begin(p, NULL, 0);
+    cl_put_number(p, "tall", tall);
+    put_attend(p, c, runs_flash(c, false, blocks), rows, blocks, "", "");
+}
+
+/* Bytes of lines of 16-bit values (Panel of flash.cuh). */
+static int64_t panel_bytes(int64_t lines, int64_t columns) {
+    return lines * (2 * columns + 16);
+}
+
+/* FlashGrad::Shared of flash_grad.cuh; own: keys of a warp, queries of a step.
+ */
+static int64_t grad_bytes(const LibAttend *c, int64_t own) {
+    int64_t d = up_div(c->d, 16) * 16, e = up_div(c->e, 16) * 16;
+    int64_t keys = FLASH_WARPS * own;
+    int64_t step = panel_bytes(own, d) + panel_bytes(own, e) +
+                   3 * own * (int64_t)sizeof(float);
+    return (c->trans_b ? panel_bytes(keys, d) : panel_bytes(d, keys)) +
+           panel_bytes(keys, e) + panel_bytes(keys, own) + 2 * step;
+}
+
+/* Blocks that share the keys of each of `matrices` (flash_grad.cuh): one,
+   unless those are too few, or their sums of dq, `bytes` each, too large. */
+static int64_t grad_slices(int64_t matrices, int64_t blocks, int64_t bytes) {
+    int64_t n = matrices > 0 ? up_div(GPU_BLOCKS, matrices) : 1;
+    if (bytes > 0 && n > GRAD_SUMS_MAX / bytes) n = GRAD_SUMS_MAX / bytes;
+    if (n > blocks) n = blocks;
+    return n > 0 ? n : 1;
 }
 
 static void print_attend_grad(LibPrint *p, const LibAttend *c) {
-    int64_t keys = c->group ? c->batch / c->group : 0; /* matrices of them */
-    put_attend(p, c, true, c->batch * c->t + keys * c->u, 1,
-               c->batch * up_div(c->t, FLASH_GRAD_ROWS) +
-                   keys * up_div(c->u, FLASH_GRAD_ROWS));
+    int64_t matrices = c->group ? c->batch / c->group : 0; /* of keys */
+    /* a mask and dropout take the registers of a second 16 keys */
+    int64_t own = is_narrow(c) && (is_plain(c) || !c->drop) ? FLASH_GRAD_NARROW
+                                                            : FLASH_GRAD_WIDE;
+    int64_t blocks = up_div(c->u, FLASH_WARPS * own), steps = up_div(c->t, own);
+    int64_t rows = c->batch * c->t + matrices * c->u;
+    int64_t sums = c->batch * steps * FLASH_GRAD_SUMS * FLASH_THREADS *
+                   (int64_t)sizeof(float);
+    int64_t slices = grad_slices(matrices, blocks, sums);
+    bool flash = runs_flash(c, true, slices * c->batch * steps);
+    bool grows = flash && blocks > 1 && sums > 0;
+    if (rows == 0) return;
+    cl_begin(p, NULL, 0);
+    cl_put_number(p, "tall", 1);
+    cl_put_number(p, "slices", slices);
+    cl_put_number(p, "own", own);
+    cl_put_number(p, "shared", grad_bytes(c, own));
+    put_attend(p, c, flash, rows, matrices * slices,
+               grows ? ", float *partial" : "",
+               grows   ? ", partial"
+               : flash ? ", nullptr"
+                       : "");
+    if (flash) p->out->first.shared = (uint32_t)grad_bytes(c, own);
+    if (!grows) return;
+    p->out->scratch = (uint64_t)(slices * sums);
+    /* sums that are written and read again: those of all blocks of keys, or of
+       all but the last; half of the blocks have keys of a causal query */
+    double times = (double)(slices > 1 ? 2 * blocks : 2 * (blocks - 1));
+    if (c->causal) times = slices > 1 ? (double)blocks + 1 : times / 2;
+    p->out->work.bytes = (double)sums * times;
+    if (slices == 1) return;
+    cl_kernel(p, true, FLASH_THREADS, c->batch * steps);
+    cl_put_operands(p, ", float *partial");
+    sb_printf(p->sb, "    attend_grad_flash_sum<L%d>(dq, partial);\n}\n",
+              p->number);
 }
 
 /* ---- scatter-add, argmax ------------------------------------------------- */

@@ -20,6 +20,10 @@ enum {
     SCRATCH_MAX = 64 << 20
 };
 
+/* Largest number of bytes of the sums of attention's dq, if several blocks
+   share the keys of a head. */
+static const int64_t GRAD_SUMS_MAX = INT64_C(2) << 30;
+
 typedef struct LibPrint {
     StrBuf *sb;
     const LoweredStep *s;

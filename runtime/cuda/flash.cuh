@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flash.cuh: attention and its gradient on tensor cores (FlashAttention-2, Dao
-   2023): a block keeps some rows of one operand in registers and goes over the
-   other operand; scores are never in memory.
+/* flash.cuh: attention on tensor cores (FlashAttention-2, Dao 2023): a block
+   keeps some rows of one operand and goes over the other operand; scores are
+   never in memory.
 
    P: the parameters of LibAttend (attend.cuh) with Q, K, V and, for the
-   gradient, Y of one 16-bit type, d and e up to FLASH_MOST; plain (Flash) and
-   tall, the number of times 16 rows of a warp in forward. Scores, their sums
-   and the softmax are fp32; probabilities and gradients of scores are rounded
-   to 16 bits where they are operands of a product.  The gradient has blocks for
-   rows of dq and others for rows of dk and dv, each of which computes its
-   scores: 7 products instead of 5, but no sum depends on the order in which
-   blocks finish. */
+   gradient (flash_grad.cuh), Y of one 16-bit type, d and e up to FLASH_MOST;
+   plain (Flash) and tall, the number of times 16 rows of a warp in forward.
+   Scores, their sums and the softmax are fp32; probabilities and gradients of
+   scores are rounded to 16 bits where they are operands of a product. */
 #ifndef AMPC_FLASH_CUH
 #define AMPC_FLASH_CUH
 
@@ -59,31 +56,32 @@ __device__ void panel_fill(Pn &to, const E *from, int lines, int cols) {
     }
 }
 
+/* The word of a line with column `col`, which is even. */
+__device__ inline unsigned panel_word(int col) { return (unsigned)col / 2; }
+
 /* Operand A, 16 x 16, from row m0 and column k0 on.  TURNED: the panel holds
    the transposed matrix. */
 template <bool TURNED, class Pn>
 __device__ void panel_a(unsigned a[4], const Pn &p, int m0, int k0) {
-    int lane = (int)threadIdx.x % 32;
+    unsigned lane = threadIdx.x % 32, beside = lane / 16 * 4;
     if (TURNED)
-        ampc_ldmatrix_x4_trans(
-            a,
-            &p.v[k0 + lane / 16 * 8 + lane % 8][(m0 + lane / 8 % 2 * 8) / 2]);
+        ampc_ldmatrix_x4_trans(a, &p.v[k0 + lane / 16 * 8 + lane % 8]
+                                      [panel_word(m0) + lane / 8 % 2 * 4]);
     else
-        ampc_ldmatrix_x4(a, &p.v[m0 + lane % 16][(k0 + lane / 16 * 8) / 2]);
+        ampc_ldmatrix_x4(a, &p.v[m0 + lane % 16][panel_word(k0) + beside]);
 }
 
 /* Two operands B, 16 x 8 each, from k0 and column n0 on. TURNED: lines of
    the panel are k. */
 template <bool TURNED, class Pn>
 __device__ void panel_b(unsigned b[4], const Pn &p, int k0, int n0) {
-    int lane = (int)threadIdx.x % 32;
+    unsigned lane = threadIdx.x % 32, beside = lane / 16 * 4;
     if (TURNED)
         ampc_ldmatrix_x4_trans(b,
-                               &p.v[k0 + lane % 16][(n0 + lane / 16 * 8) / 2]);
+                               &p.v[k0 + lane % 16][panel_word(n0) + beside]);
     else
-        ampc_ldmatrix_x4(
-            b,
-            &p.v[n0 + lane / 16 * 8 + lane % 8][(k0 + lane / 8 % 2 * 8) / 2]);
+        ampc_ldmatrix_x4(b, &p.v[n0 + lane / 16 * 8 + lane % 8]
+                                [panel_word(k0) + lane / 8 % 2 * 4]);
 }
 
 /* ---- fragments in registers ---------------------------------------------- */
@@ -95,17 +93,17 @@ __device__ void flash_rows(unsigned (&a)[KT][4], const Pn &p, int m0) {
     for (int k = 0; k < KT; k++) panel_a<TURNED>(a[k], p, m0, 16 * k);
 }
 
-/* acc += A B for MT x 16 rows; KT steps of 16, from k0 on of the panel, NT
-   results of 8 columns. */
+/* acc += A B for MT x 16 rows; KT steps of 16, NT results of 8 columns, from
+   k0 and n0 on of the panel. */
 template <class E, bool TURNED, int MT, int KT, int NT, class Pn>
 __device__ void flash_product(float (&acc)[MT][NT][4],
                               const unsigned (&a)[MT][KT][4], const Pn &p,
-                              int k0 = 0) {
+                              int k0 = 0, int n0 = 0) {
     UNROLL
     for (int k = 0; k < KT; k++) UNROLL
     for (int n = 0; n < NT; n += 2) {
         unsigned b[4];
-        panel_b<TURNED>(b, p, k0 + 16 * k, 8 * n);
+        panel_b<TURNED>(b, p, k0 + 16 * k, n0 + 8 * n);
         UNROLL
         for (int i = 0; i < MT; i++) {
             mma(E(), acc[i][n], a[i][k], b);
@@ -151,11 +149,11 @@ __device__ inline void flash_gather(unsigned (&two)[4]) {
     }
 }
 
-/* Rows from row0 on of a matrix of `rows` by COLS, PITCH elements apart;
-   TURNED: a matrix with `rows` columns. */
+/* Rows from row0 and columns from col0 on of a matrix of `rows` by COLS, PITCH
+   elements apart; TURNED: a matrix with `rows` columns. */
 template <int COLS, long long PITCH, bool TURNED, class T, int NT>
-__device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
-                            int rows) {
+__device__ void flash_store(T *to, const float (&x)[NT][4], int row0, int rows,
+                            int col0 = 0) {
     constexpr bool wide =
         !TURNED && COLS % 8 == 0 && NT % 4 == 0 && sizeof(T) == 2;
     constexpr int step = wide ? 4 : 1;
@@ -170,13 +168,13 @@ __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
                 two[k] = narrow<T>(x[n + k][i]).bits |
                          (unsigned)narrow<T>(x[n + k][i + 1]).bits << 16;
             flash_gather(two);
-            int c = (n + (int)threadIdx.x % 4) * 8;
+            int c = col0 + (n + (int)threadIdx.x % 4) * 8;
             if (r < rows && c < COLS)
                 pack_store(reinterpret_cast<unsigned *>(to + r * PITCH + c),
                            Pack<4, unsigned>{{two[0], two[1], two[2], two[3]}});
             continue;
         }
-        int c = flash_col(n, 0);
+        int c = col0 + flash_col(n, 0);
         if (r >= rows || c >= COLS) continue;
         if constexpr (TURNED || COLS % 2) {
             UNROLL
@@ -393,224 +391,6 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
         flash_store<(int)P::e, F::At::Y::pitch, false>(
             y + F::At::Y::at(matrix, 0), x[m], warp0 + 16 * m, F::t);
     }
-}
-
-/* ---- gradient ------------------------------------------------------------ */
-
-/* KEYS: the block's own rows are keys (it computes dk and dv) and it sweeps
-   over the queries of all matrices that read them. Otherwise its rows are
-   queries (it computes dq) and it sweeps over keys. `own` holds the two
-   matrices of its rows, `in` those of a step; the first matrix of each pair
-   is a factor of the scores. */
-template <class P, bool KEYS> struct FlashSweep {
-    typedef Flash<P> F;
-    typedef typename F::E E;
-    static constexpr int rows = FLASH_GRAD_ROWS;
-    static constexpr int step = KEYS && !F::narrow ? 16 : 32;
-    /* The second matrix of `own` stays in shared memory, since registers are
-       few. */
-    static constexpr bool stays = !F::narrow && KEYS;
-    static constexpr bool own_turned = KEYS && F::turned;
-    static constexpr bool in_turned = !KEYS && F::turned;
-    template <int N, bool TURNED>
-    using First = Panel<TURNED ? F::d : N, TURNED ? N : F::d>;
-    struct In {
-        First<step, in_turned> first;
-        Panel<step, F::e> second;
-        float top[step], less[step], delta[step];
-    };
-    struct Shared {
-        Panel<stays ? rows : 1, F::e> second;
-        union {
-            First<rows, own_turned> first;
-            Panel<rows, F::e> second;
-            In in[2];
-        } moving;
-    };
-
-    const Attend<P> &all;
-    const typename P::V *v;
-    const typename P::Y *dy;
-    const typename P::Lse *lse;
-    const typename P::Delta *delta;
-
-    /* The address of a matrix: keys and values, or queries and dy, with the
-       sums of their rows. */
-    template <bool OF_KEYS> struct Matrix {
-        const E *first, *second;
-        const typename P::Lse *lse;
-        const typename P::Delta *delta;
-
-        __device__ Matrix(const FlashSweep &s, int matrix) {
-            if constexpr (OF_KEYS) {
-                first =
-                    s.all.k + F::template keys_at<typename F::At::K>(matrix);
-                second = s.v + F::At::V::at(matrix, 0);
-            } else {
-                first = s.all.q + F::At::Q::at(matrix, 0);
-                second = s.dy + F::At::Y::at(matrix, 0);
-                lse = s.lse + 2 * ((long long)matrix * P::t);
-                delta = s.delta + F::At::Delta::at(matrix, 0);
-            }
-        }
-        template <class Pn> __device__ void fill_first(Pn &to, int from) const {
-            if constexpr (OF_KEYS)
-                F::fill_keys(to, first, from);
-            else
-                F::template fill<typename F::At::Q>(to, first, from);
-        }
-        template <class Pn>
-        __device__ void fill_second(Pn &to, int from) const {
-            if constexpr (OF_KEYS)
-                F::template fill<typename F::At::V>(to, second, from);
-            else
-                F::template fill<typename F::At::Y>(to, second, from);
-        }
-        /* Sets the arguments of power() and delta for a row. */
-        __device__ void sums(int row, float &top, float &less,
-                             float &sum) const {
-            const bool in = row < F::t;
-            top = in ? widen(lse[2 * row]) / F::factor() : 0.0f;
-            less = in ? widen(lse[2 * row + 1]) * FLASH_PER_LN2 : 0.0f;
-            sum = in ? widen(delta[row * F::At::Delta::pitch]) : 0.0f;
-        }
-    };
-    static __device__ void fill(In &to, const Matrix<!KEYS> &m, int from) {
-        int i = (int)threadIdx.x;
-        m.fill_first(to.first, from);
-        m.fill_second(to.second, from);
-        if constexpr (KEYS)
-            if (i < step) m.sums(from + i, to.top[i], to.less[i], to.delta[i]);
-    }
-
-    /* Computes the results of the block's rows, from row0 on in that matrix. */
-    template <class DK, class DV>
-    __device__ void run(Shared &shared, int matrix, int row0,
-                        typename P::DQ *dq, DK *dk, DV *dv) const {
-        const int warp0 = row0 + flash_warp() * 16;
-        unsigned a[1][F::d / 16][4], b[1][stays ? 1 : F::e / 16][4];
-        auto &moving = shared.moving;
-        const Matrix<KEYS> own(*this, matrix);
-        own.fill_first(moving.first, row0);
-        flash_wait();
-        flash_rows<own_turned>(a[0], moving.first, flash_warp() * 16);
-        __syncthreads();
-        if constexpr (stays) {
-            own.fill_second(shared.second, row0);
-        } else {
-            own.fill_second(moving.second, row0);
-            flash_wait();
-            flash_rows<false>(b[0], moving.second, flash_warp() * 16);
-            __syncthreads();
-        }
-        float top[2] = {}, less[2] = {}, sum[2] = {};
-        UNROLL
-        for (int h = 0; h < 2; h++)
-            if constexpr (!KEYS)
-                own.sums(warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
-        float x[1][F::d / 8][4] = {}, z[1][KEYS ? F::e / 8 : 2][4] = {};
-        /* number of steps, and the matrices to which they belong */
-        const int start = KEYS ? F::first_row(row0) / step * step : 0;
-        const int end = KEYS ? F::t : F::seen(row0 + rows);
-        constexpr int group = (int)some(P::group);
-        const int from = KEYS ? matrix * group : matrix / group;
-        const int to = KEYS ? from + group : from + 1;
-        int of = start < end ? from : to, next_of;
-        int j = start, next, n = 0;
-        Matrix<!KEYS> other(*this, from);
-        if (of < to) fill(moving.in[0], other, j);
-        UNROLL_1
-        for (; of < to; of = next_of, j = next, n ^= 1) {
-            const In &in = moving.in[n];
-            next = j + step < end ? j + step : start;
-            next_of = of + (j + step >= end);
-            if (KEYS && group > 1 && next_of > of)
-                other = Matrix<!KEYS>(*this, next_of);
-            flash_wait();
-            if (next_of < to) fill(moving.in[n ^ 1], other, next);
-            float s[1][step / 8][4] = {}, ds[1][step / 8][4] = {};
-            unsigned p[1][step / 16][4];
-            const int of_query = KEYS ? of : matrix;
-            flash_product<E, in_turned>(s, a, in.first);
-            UNROLL
-            for (int k = 0; k < (stays ? F::e : 16); k += 16) {
-                if (stays)
-                    panel_a<false>(b[0][0], shared.second, flash_warp() * 16,
-                                   k);
-                flash_product<E, false>(ds, b, in.second, k);
-            }
-            F::template scores<!KEYS>(all, s[0], of_query, KEYS ? j : warp0,
-                                      KEYS ? warp0 : j);
-            UNROLL
-            for (int c = 0; c < step / 8; c++) UNROLL
-            for (int i = 0; i < 4; i++) {
-                int col = flash_col(c, i), row = warp0 + flash_row(i);
-                float y = F::power(s[0][c][i], KEYS ? in.top[col] : top[i / 2],
-                                   KEYS ? in.less[col] : less[i / 2]);
-                float kept = all.kept((long long)of_query * P::t +
-                                          (KEYS ? j + col : row),
-                                      KEYS ? row : j + col);
-                s[0][c][i] = y * kept;
-                ds[0][c][i] = y * (ds[0][c][i] * kept -
-                                   (KEYS ? in.delta[col] : sum[i / 2]));
-            }
-            flash_operand<E>(p[0], ds[0]);
-            flash_product<E, !in_turned>(x, p, in.first);
-            if constexpr (KEYS) {
-                flash_operand<E>(p[0], s[0]);
-                flash_product<E, true>(z, p, in.second);
-            }
-        }
-        UNROLL
-        for (int c = 0; c < F::d / 8; c++) UNROLL
-        for (int i = 0; i < 4; i++) x[0][c][i] *= all.scale();
-        if constexpr (KEYS) {
-            typedef typename F::At::DK K;
-            typedef typename F::At::DV V;
-            if (dk)
-                flash_store<(int)P::d, K::pitch, F::turned>(
-                    dk + F::template keys_at<K>(matrix), x[0], warp0, F::u);
-            if (dv)
-                flash_store<(int)P::e, V::pitch, false>(dv + V::at(matrix, 0),
-                                                        z[0], warp0, F::u);
-        } else {
-            typedef typename F::At::DQ Q;
-            flash_store<(int)P::d, Q::pitch, false>(dq + Q::at(matrix, 0), x[0],
-                                                    warp0, F::t);
-        }
-    }
-};
-
-template <class P>
-__device__ void
-attend_grad_flash(const typename P::Q *q, const typename P::K *k,
-                  const typename P::V *v, const typename P::Y *dy,
-                  const typename P::Lse *lse, const typename P::Delta *delta,
-                  const typename P::Mask *mask, const typename P::Rng *rng,
-                  typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv) {
-    typedef FlashSweep<P, false> Queries;
-    typedef FlashSweep<P, true> Keys;
-    __shared__ union {
-        typename Queries::Shared queries;
-        typename Keys::Shared keys;
-    } shared;
-    const Attend<P> all = {q, k, mask, rng};
-    constexpr unsigned rows = FLASH_GRAD_ROWS;
-    constexpr unsigned most = (unsigned)up_div(P::t, rows);
-    constexpr unsigned keys = (unsigned)up_div(P::u, rows);
-    const bool query = blockIdx.x < P::batch * most;
-    const unsigned i = blockIdx.x - (query ? 0 : (unsigned)P::batch * most);
-    auto *to_k = attend_result<P>(dq, dk);
-    auto *to_v = attend_result<P>(dq, dv);
-    if (query ? !dq : !to_k && !to_v) return;
-    if (query)
-        Queries{all, v, dy, lse, delta}.run(shared.queries, (int)(i / most),
-                                            (int)((most - 1 - i % most) * rows),
-                                            dq, dk, dv);
-    else
-        Keys{all, v, dy, lse, delta}.run(shared.keys, (int)(i / keys),
-                                         (int)(i % keys * rows), dq, to_k,
-                                         to_v);
 }
 
 #endif

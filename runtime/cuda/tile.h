@@ -26,12 +26,16 @@
 #define SCATTER_LINE         256
 
 /* attention on tensor cores: largest number of columns of a matrix; with up
-   to FLASH_NARROW columns a block of forward may have twice the rows. */
-#define FLASH_MOST      128
-#define FLASH_NARROW    64
-#define FLASH_WARPS     4
-#define FLASH_THREADS   (FLASH_WARPS * 32)
-#define FLASH_GRAD_ROWS (FLASH_WARPS * 16)
+   to FLASH_NARROW columns a block of forward may have twice the rows.  A warp
+   of the gradient has FLASH_GRAD_NARROW or FLASH_GRAD_WIDE keys; a thread keeps
+   FLASH_GRAD_SUMS terms of a step's dq. */
+#define FLASH_MOST        128
+#define FLASH_NARROW      64
+#define FLASH_WARPS       4
+#define FLASH_THREADS     (FLASH_WARPS * 32)
+#define FLASH_GRAD_NARROW 32
+#define FLASH_GRAD_WIDE   16
+#define FLASH_GRAD_SUMS   16
 
 /* argsort: in rows of at most SORT_SHORT elements, each is compared with
    all; longer rows are sorted by digits of SORT_BITS, each by a block of

@@ -206,7 +206,7 @@ TEST_CASE(cost, kernels_count_each_buffer_once) {
 
 /* Attention of 6 heads, 50 queries of 8 elements on 70 keys and values of 4:
    two products, half of each if it is causal; the gradient has three and two
-   products, on a GPU four and three. */
+   products. */
 TEST_CASE(cost, attention_is_counted_by_hand) {
     enum { HEADS = 6, T = 50, U = 70, D = 8, E = 4 };
     static const char *const targets[] = {"cpu", "cuda:sm_90"};
@@ -227,15 +227,16 @@ TEST_CASE(cost, attention_is_counted_by_hand) {
         CHECK(s.mma == one * (D + E));
         CHECK(s.bytes == 4.0 * HEADS * (T * D + D * U + U * E + T * E + T * 2));
         s = step_named(&c, "attend_grad", 0);
-        CHECK(s.mma == one * (cuda ? 4 * D + 3 * E : 3 * D + 2 * E));
+        CHECK(s.mma == one * (3 * D + 2 * E));
         end(&c);
     }
 }
 
 /* With 64 features and 1,024 tokens on an H100, FlashAttention-2 is
    published (in FlashAttention-3's paper) at 306 TFLOP/s forward and 238
-   backward, which counts five products; here there are seven. Causal: as
-   with 128 features, 260 of 350. 1.05 times these are predicted. */
+   backward. Causal: as with 128 features, 260 of 350. 1.05 times these are
+   predicted; the gradient's 768 blocks are 5.8 for each of 132
+   multiprocessors, which take the time of 6. */
 TEST_CASE(cost, attention_is_as_fast_as_published) {
     for (int causal = 0; causal < 2; causal++) {
         Costs c;
@@ -255,7 +256,37 @@ TEST_CASE(cost, attention_is_as_fast_as_published) {
         double forward = 1e-12 * s.mma / roofline_seconds(&s, NULL);
         double backward = 1e-12 * t.mma / roofline_seconds(&t, NULL);
         CHECK_MSG(fabs(forward / (321 * part) - 1) < 0.03, "%g", forward);
-        CHECK_MSG(fabs(backward / (250 * part) - 1) < 0.03, "%g", backward);
+        CHECK_MSG(fabs(backward / (242 * part) - 1) < 0.03, "%g", backward);
+        end(&c);
+    }
+}
+
+/* Blocks of the gradient: a head each, if there are 264 heads or more; else
+   several that share a head's keys, 128 each, while their sums of dq, fp32,
+   take at most 2 GiB. */
+TEST_CASE(cost, heads_are_shared_by_blocks) {
+    static const struct {
+        int heads, t, blocks; /* of 64 features                              */
+        double written;       /* all sums of dq that blocks of keys write or
+                                 read, in units of one for each query        */
+    } shape[] = {{300, 256, 300, 2}, {90, 512, 270, 8}, {8, 65536, 128, 1024}};
+    for (int i = 0; i < 3; i++) {
+        Costs c;
+        char text[900];
+        int h = shape[i].heads, t = shape[i].t;
+        snprintf(text, sizeof text,
+                 "graph forward(%%q: bf16[%d,%d,64], %%k: bf16[%d,64,%d], "
+                 "%%v: bf16[%d,%d,64], %%g: bf16[%d,%d,64], %%d: "
+                 "f32[%d,%d,1]) {\n  %%y, %%l = attend %%q, %%k, %%v\n"
+                 "  %%a, %%b, %%c = attend_grad %%q, %%k, %%v, %%g, %%l, %%d\n"
+                 "  return %%y, %%a, %%b, %%c\n}\n",
+                 h, t, h, t, h, t, h, t, h, t);
+        cost(&c, text, "cuda:sm_90");
+        StepCost s = step_named(&c, "attend_grad", 0);
+        double queries = (double)h * t, sums = 64 * 4 * shape[i].written;
+        CHECK_EQ_INT((int)s.blocks, shape[i].blocks);
+        CHECK_MSG(s.bytes == queries * (7 * 64 * 2 + 3 * 4 + sums), "%g of %g",
+                  s.bytes, queries);
         end(&c);
     }
 }

@@ -316,8 +316,8 @@ static const struct {
      "16"},
     /* 4: two numbers per row, delta */
     {"attention", ATTENTION(ATTEND, BF16), "16", "16 4", NULL, NULL},
-    {"attention's gradient", ATTENTION(ATTEND_GRAD, BF16), "16 4", "16", NULL,
-     NULL},
+    {"attention's gradient", ATTENTION(ATTEND_GRAD, BF16), "16 4", "16", "16",
+     "16"},
     /* searches compare one element at a time */
     {"argmax",
      {.lib = PLAN_LIB_ARGMAX, .p.argmax = {64, 1000, 1, AMPC_BF16, AMPC_I64}},

@@ -232,7 +232,8 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, i ? "l%d_2" : "l%d", t->lib);
         if (l[i]->threads)
-            launch(t, twin, name, l[i]->blocks, l[i]->threads, 0, &p);
+            launch(t, twin, name, l[i]->blocks, l[i]->threads, l[i]->shared,
+                   &p);
     }
     if (scratch)
         CHECK_MSG(guard_intact(scratch, t->launch.scratch),

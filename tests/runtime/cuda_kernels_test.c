@@ -162,8 +162,8 @@ static void gpu_launch(SimTwin *t, const char *name, const CudaShape *l,
     for (int i = 0; i < n; i++) params[i] = (void *)(uintptr_t)&b[i];
     params[n] = &scratch;
     if (!l->threads) return;
-    int rc = sim()->run(t, name, (unsigned)l->blocks, (unsigned)l->threads, 0,
-                        params);
+    int rc = sim()->run(t, name, (unsigned)l->blocks, (unsigned)l->threads,
+                        l->shared, params);
     CHECK_MSG(rc == 0, "%s: %s", name, sim()->errors());
 }
 

@@ -608,15 +608,16 @@ const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
             .attend = {.batch = 4, ATTEND_OF(Q, K, V, Y), __VA_ARGS__ }        \
         }                                                                      \
     }
-#define ATTEND(name, T, ...)                                                   \
+#define ATTEND_MANY(name, T, batch_, ...)                                      \
     {name,                                                                     \
      PLAN_LIB_ATTEND,                                                          \
-     {.attend = {.batch = 4, ATTEND_TYPES(T), __VA_ARGS__}}},                  \
+     {.attend = {.batch = batch_, ATTEND_TYPES(T), __VA_ARGS__}}},             \
     {                                                                          \
         name, PLAN_LIB_ATTEND_GRAD, {                                          \
-            .attend = {.batch = 4, ATTEND_TYPES(T), __VA_ARGS__ }              \
+            .attend = {.batch = batch_, ATTEND_TYPES(T), __VA_ARGS__ }         \
         }                                                                      \
     }
+#define ATTEND(name, T, ...) ATTEND_MANY(name, T, 4, __VA_ARGS__)
 #define SIZES_OF(g, t_, u_, d_, e_)                                            \
     .group = g, .t = t_, .u = u_, .d = d_, .e = e_
 #define SIZES(g, t_, u_, d_, e_) SIZES_OF(g, t_, u_, d_, e_), ATTEND_APART
@@ -664,6 +665,18 @@ static const CudaCase attend_cases[] = {
            BESIDE(2, 2, 1, 4, 1, 2, 0, 1), .causal = 1, .scale = QUARTER),
     ATTEND("one operand, f32", F32, SIZES_OF(1, 20, 20, 6, 6),
            BESIDE(1, 1, 2, 3, 0, 3, 1, 3), .packed = 1, .scale = QUARTER),
+    /* as many matrices as a GPU has blocks, or half of them, so that a block of
+       the gradient has several times its keys; rows that see none */
+    ATTEND_MANY("blocks of keys", BF16, 264, SIZES(1, 20, 70, 16, 72),
+                .causal = 1, .offset = 50, .trans_b = 1, .scale = QUARTER),
+    ATTEND_MANY("slices of keys", F16, 140, SIZES(1, 24, 160, 8, 66),
+                .causal = 1, .offset = 120, .scale = QUARTER),
+    ATTEND("queries without keys", BF16, SIZES(1, 140, 300, 16, 16),
+           .causal = 1, .offset = -70, .zeros = 1, .trans_b = 1,
+           .scale = QUARTER),
+    ATTEND("mask and dropout", BF16, SIZES(2, 40, 140, 64, 64), .trans_b = 1,
+           .scale = TENTH, .mask_div = 2, .mask_mod = 2, .mask_cols = 1,
+           .drop = 6710887, .keep = 0x3fd55555, .salt = 3),
     ATTEND("f32", F32, SIZES(2, 20, 30, 6, 5), .causal = 1, .trans_b = 1,
            .zeros = 1, .scale = QUARTER, .mask_div = 4, .mask_mod = 1,
            .mask_cols = 1),
