@@ -6,18 +6,18 @@
    planned graph, without the passes' own counters, and compared with bounds
    that follow from the graph. Each bound states how far today's plans are
    from it. */
-#include "codegen/cuda/cuda.h"
-#include "codegen/cost/cost.h"
-#include "frontend/cli/options_text.h"
-#include "frontend/frontend.h"
-#include "passes/passes.h"
-#include "tests/harness.h"
-#include "tests/support/random_model.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "codegen/cost/cost.h"
+#include "frontend/cli/options_text.h"
+#include "frontend/frontend.h"
+#include "passes/passes.h"
+#include "tests/codegen/plan/plan.h"
+#include "tests/harness.h"
+#include "tests/support/random_model.h"
 
 /* MB that a step moves, and its launches, as they are today: upper limits.
    Lower numbers may replace them; higher numbers are a loss that needs a
@@ -71,16 +71,6 @@ typedef struct Case {
     bool cuda, bf16;
 } Case;
 
-typedef struct Whole {
-    Arena *a;
-    Diag d;
-    Options opt;
-    Module *m;
-    const Graph *g; /* program train */
-    PlanSource src;
-    StrBuf cost;
-} Whole;
-
 static void set(Whole *w, const char *name, const char *value) {
     bool used;
     if (options_set(&w->opt, &w->d, name, value, &used) != OK)
@@ -130,243 +120,12 @@ static void plan(Whole *w, const Case *c, const char *flag, const char *value) {
         FAIL("%s: %s", models[c->model].name, w->d.text.data);
 }
 
-static void end(Whole *w) {
+void plan_end(Whole *w) {
     sb_free(&w->src.text);
     sb_free(&w->src.index);
     sb_free(&w->cost);
     sb_free(&w->d.text);
     arena_free(w->a);
-}
-
-/* ---- buffers ------------------------------------------------------------- */
-
-/* The value below views that is in memory. Time is counted in launches. */
-typedef struct Buffer {
-    int64_t bytes;
-    int born, dies;
-    int reads, reader; /* number of groups that do, and the last of them */
-    uint32_t by;       /* flags of the nodes that do */
-    bool made, arena, outlives;
-    bool kept; /* groups of forward compute it, and others read it for
-                  backward */
-} Buffer;
-
-typedef struct Buffers {
-    const Graph *g;
-    Buffer *of; /* by ValueId.i */
-    int n, end;
-} Buffers;
-
-static ValueId below_views(const Graph *g, ValueId v) {
-    for (;;) {
-        const Value *x = value_get(g, v);
-        const Node *n = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
-        if (!n || op_info[n->op].kind != KIND_VIEW) return v;
-        v = n->in[0];
-    }
-}
-
-static const Node *maker(const Graph *g, ValueId v) {
-    const Value *x = value_get(g, v);
-    return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
-}
-
-/* By group: true if it holds a forward node. */
-static bool *forward_groups(const Whole *w) {
-    bool *forward = NEW_ARRAY(w->a, bool, w->g->groups.len + 1);
-    for (int i = 0; i < w->g->order.len; i++) {
-        const Node *n = node_get(w->g, w->g->order.data[i]);
-        if (n->group >= 0) forward[n->group] |= !n->flags;
-    }
-    return forward;
-}
-
-/* Not a gradient: computed from forward values. */
-static bool is_forwards(const Graph *g, const Node *n) {
-    for (int k = 0; k < n->nin && n->flags; k++) {
-        const Node *from = n->in[k].i ? maker(g, n->in[k]) : NULL;
-        if (from && from->flags) return false;
-    }
-    return true;
-}
-
-static void note_read(Buffers *b, const Node *n, ValueId r, int now) {
-    const Node *def = maker(b->g, r);
-    const Type *t = value_type(b->g, r);
-    Buffer *x = &b->of[r.i];
-    bool number = value_get(b->g, r)->kind == VK_CONST && t->rank == 0;
-    if (number || (def && def->group == n->group)) return;
-    x->reads += !x->reads || x->reader != n->group;
-    x->reader = n->group;
-    x->by |= n->flags;
-    x->bytes = type_bytes(t);
-    if (now > x->dies) x->dies = now;
-}
-
-static Buffers buffers_of(const Whole *w) {
-    const Graph *g = w->g;
-    Buffers b = {g, NEW_ARRAY(w->a, Buffer, g->values.len), g->values.len, 0};
-    int *time = NEW_ARRAY(w->a, int, g->groups.len + 1);
-    const bool *forward = forward_groups(w);
-    for (int i = 0; i < g->groups.len; i++) {
-        b.end += i == 0 || !g->groups.data[i].beside;
-        time[i] = b.end - 1;
-    }
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        for (int k = 0; k < n->nout && n->group >= 0; k++) {
-            const Value *v = value_get(g, n->out[k]);
-            Buffer *x = &b.of[n->out[k].i];
-            x->born = x->dies = time[n->group];
-            x->arena = v->offset >= 0;
-            x->made = v->offset >= 0 || v->home >= 0;
-            if (x->made) x->bytes = type_bytes(type_get(v->type));
-        }
-        for (int k = 0; k < n->nin && n->group >= 0; k++) {
-            ValueId r = n->in[k].i ? below_views(g, n->in[k]) : NO_VALUE;
-            const Node *def = r.i ? maker(g, r) : NULL;
-            if (r.i) note_read(&b, n, r, time[n->group]);
-            if (def && def->group >= 0 && forward[def->group] &&
-                is_forwards(g, def) && n->flags & NODE_BACKWARD)
-                b.of[r.i].kept |= !forward[n->group];
-        }
-    }
-    for (int i = 0; graph_root(g, i); i++) {
-        Buffer *x = &b.of[below_views(g, *graph_root(g, i)).i];
-        x->outlives = true;
-        x->dies = b.end;
-    }
-    return b;
-}
-
-/* Bytes that groups read and write. */
-static double moved(const Buffers *b) {
-    double sum = 0;
-    for (int v = 1; v < b->n; v++)
-        sum += (double)b->of[v].bytes * (b->of[v].reads + b->of[v].made);
-    return sum;
-}
-
-/* Bytes that forward stores for backward. */
-static int64_t kept(const Buffers *b) {
-    int64_t sum = 0;
-    for (int v = 1; v < b->n; v++)
-        if (b->of[v].made && b->of[v].by & NODE_BACKWARD &&
-            !maker(b->g, (ValueId){(uint32_t)v})->flags)
-            sum += b->of[v].bytes;
-    return sum;
-}
-
-/* The largest number of live bytes in the arena. together: the operands that
-   a launch reads for the last time and its results both count, otherwise the
-   larger of the two. */
-static int64_t most_alive(const Buffers *b, Arena *a, bool together) {
-    int64_t *change = NEW_ARRAY(a, int64_t, b->end + 3), most = 0, alive = 0;
-    for (int v = 1; v < b->n; v++) {
-        const Buffer *x = &b->of[v];
-        int64_t bytes = (x->bytes + ARENA_ALIGN - 1) & -(int64_t)ARENA_ALIGN;
-        if (!x->arena) continue;
-        change[x->born] += bytes;
-        change[x->dies + (together || x->dies == x->born)] -= bytes;
-    }
-    for (int i = 0; i <= b->end; i++) {
-        alive += change[i];
-        if (alive > most) most = alive;
-    }
-    return most;
-}
-
-/* ---- memory -------------------------------------------------------------- */
-
-/* Gaps between blocks and results computed in place nearly balance. */
-static void check_arena(const Whole *w, const Buffers *b) {
-    int64_t all = most_alive(b, w->a, true), least = most_alive(b, w->a, false);
-    CHECK_MSG(w->g->arena_bytes >= least, "%lld bytes for %lld",
-              (long long)w->g->arena_bytes, (long long)least);
-    CHECK_MSG((double)w->g->arena_bytes <= 1.04 * (double)all,
-              "%lld bytes for %lld", (long long)w->g->arena_bytes,
-              (long long)all);
-}
-
-/* ---- fusion -------------------------------------------------------------- */
-
-static bool has_moves(const Graph *g, int group) {
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        if (n->group == group && op_info[n->op].kind == KIND_MOVE) return true;
-    }
-    return false;
-}
-
-/* Element-wise work whose only operand is element-wise work would be one
-   kernel with it; vit's first token, which is prepended, is an exception. */
-static void check_chains(const Buffers *b) {
-    enum { LARGE = 1 << 18 };
-    const Group *groups = b->g->groups.data;
-    int missed = 0;
-    for (uint32_t v = 1; v < (uint32_t)b->n; v++) {
-        const Buffer *x = &b->of[v];
-        if (!x->arena || x->outlives || x->reads != 1 || x->bytes < LARGE)
-            continue;
-        int from = maker(b->g, (ValueId){v})->group;
-        missed += groups[from].kind == GROUP_POINT &&
-                  groups[x->reader].kind == GROUP_POINT &&
-                  !has_moves(b->g, x->reader);
-    }
-    CHECK_MSG(missed <= 1, "%d chains in two kernels", missed);
-}
-
-typedef struct Rows {
-    const Graph *g;
-    int group;
-    int *depth; /* by node: largest number of reductions on a path to its
-                   group's end */
-    unsigned
-        *sweeps; /* by node: the sweeps over the columns that need the node */
-} Rows;
-
-static void need(Rows *r, ValueId v, int sweep) {
-    const Node *n = v.i ? maker(r->g, v) : NULL;
-    if (!n || n->group != r->group || op_info[n->op].kind == KIND_REDUCE)
-        return;
-    uint32_t id = value_get(r->g, v)->def.i;
-    if (r->sweeps[id] >> sweep & 1) return;
-    r->sweeps[id] |= 1u << sweep;
-    for (int k = 0; k < n->nin; k++) need(r, n->in[k], sweep);
-}
-
-/* Expensive work is not repeated in each sweep of a kernel over its rows,
-   unless it depends on the result of an earlier sweep. */
-static void check_rows(const Buffers *b, Arena *a) {
-    const Graph *g = b->g;
-    Rows r = {.g = g};
-    r.depth = NEW_ARRAY(a, int, g->nodes.len);
-    r.sweeps = NEW_ARRAY(a, unsigned, g->nodes.len);
-    for (int i = 0; i < g->order.len; i++) {
-        uint32_t id = g->order.data[i].i;
-        const Node *n = node_get(g, g->order.data[i]);
-        bool reduce = op_info[n->op].kind == KIND_REDUCE;
-        for (int k = 0; k < n->nin && n->group >= 0; k++) {
-            const Node *from = n->in[k].i ? maker(g, n->in[k]) : NULL;
-            if (!from || from->group != n->group) continue;
-            int d = r.depth[value_get(g, n->in[k])->def.i];
-            if (d > r.depth[id]) r.depth[id] = d;
-        }
-        r.group = n->group;
-        if (n->group >= 0 && n->nout && b->of[n->out[0].i].made && !reduce)
-            need(&r, n->out[0], r.depth[id]);
-        for (int k = 0; k < n->nin && reduce; k++)
-            need(&r, n->in[k], r.depth[id]);
-        r.depth[id] += reduce;
-    }
-    for (int i = 0; i < g->order.len; i++) {
-        uint32_t id = g->order.data[i].i;
-        const Node *n = node_get(g, g->order.data[i]);
-        bool dear = op_info[n->op].cost >= COST_LONG && !r.depth[id];
-        CHECK_MSG(!dear || !(r.sweeps[id] & (r.sweeps[id] - 1)),
-                  "%s is computed by several sweeps of group %d",
-                  value_get(g, n->out[0])->name, n->group);
-    }
 }
 
 /* ---- types --------------------------------------------------------------- */
@@ -376,7 +135,7 @@ static void check_rows(const Buffers *b, Arena *a) {
 static void check_types(const Buffers *b, bool bf16) {
     double half = 0, all = 0;
     for (uint32_t v = 1; v < (uint32_t)b->n; v++) {
-        const Node *n = maker(b->g, (ValueId){v});
+        const Node *n = plan_maker(b->g, (ValueId){v});
         bool narrow = dtype_is_low(value_dtype(b->g, (ValueId){v}));
         if (!n || n->flags & NODE_UPDATE ||
             (b->of[v].by & NODE_UPDATE && !narrow))
@@ -395,7 +154,8 @@ static void check_types(const Buffers *b, bool bf16) {
 static int group_of(const EmitStep *e) {
     int group = -1;
     for (int i = 0; e->n && e->s->kernel && i < e->s->nref; i++) {
-        const Node *n = e->s->refs[i].i ? maker(e->g, e->s->refs[i]) : NULL;
+        const Node *n =
+            e->s->refs[i].i ? plan_maker(e->g, e->s->refs[i]) : NULL;
         if (n && n->group > group) group = n->group; /* it makes the last */
     }
     return group;
@@ -511,8 +271,8 @@ static void check_units(const Whole *w) {
 /* Within half a percent, and one launch in fifty. */
 static void check_figures(const Case *c, const Buffers *b) {
     Figure f = models[c->model].of[2 * c->cuda + c->bf16];
-    CHECK_MSG(moved(b) / 1e6 <= 1.005 * f.moved, "%g MB moved, not %g",
-              moved(b) / 1e6, f.moved);
+    CHECK_MSG(plan_moved(b) / 1e6 <= 1.005 * f.moved, "%g MB moved, not %g",
+              plan_moved(b) / 1e6, f.moved);
     CHECK_MSG(b->end <= f.launches + f.launches / 50, "%d launches, not %d",
               b->end, f.launches);
 }
@@ -535,18 +295,21 @@ static void whole_model(void *arg) {
 
     plan(&other, c, "--no-fuse", NULL);
     x = buffers_of(&other);
-    CHECK_MSG(moved(&x) > 2 * moved(&b), "%g times", moved(&x) / moved(&b));
-    end(&other);
+    CHECK_MSG(plan_moved(&x) > 2 * plan_moved(&b), "%g times",
+              plan_moved(&x) / plan_moved(&b));
+    plan_end(&other);
 
     /* remat.c: at most 1/25 more than its estimate without recomputation, in
        return for less storage */
     plan(&other, c, "--remat", "none");
     x = buffers_of(&other);
-    CHECK_MSG(moved(&b) < 1.04 * moved(&x), "%g times", moved(&b) / moved(&x));
+    CHECK_MSG(plan_moved(&b) < 1.04 * plan_moved(&x), "%g times",
+              plan_moved(&b) / plan_moved(&x));
     /* except for a row of numbers that recomputed values read */
-    CHECK_MSG((double)kept(&b) < 1.0001 * (double)kept(&x), "%lld kept of %lld",
-              (long long)kept(&b), (long long)kept(&x));
-    end(&other);
+    CHECK_MSG((double)plan_kept(&b) < 1.0001 * (double)plan_kept(&x),
+              "%lld kept of %lld", (long long)plan_kept(&b),
+              (long long)plan_kept(&x));
+    plan_end(&other);
 
     /* the better of the two orders is close to the best of many random orders
      */
@@ -554,7 +317,7 @@ static void whole_model(void *arg) {
     CHECK_MSG((double)w.g->arena_bytes < 1.08 * (double)other.g->arena_bytes,
               "%lld bytes, shuffled %lld", (long long)w.g->arena_bytes,
               (long long)other.g->arena_bytes);
-    end(&other);
+    plan_end(&other);
 
     /* groups that share a launch are live at the same time, but hardly more
        is: ViT has 59.9 MB, on a CPU 56.2 */
@@ -565,9 +328,9 @@ static void whole_model(void *arg) {
                       1.07 * (double)other.g->arena_bytes,
                   "%lld bytes, on a CPU %lld", (long long)w.g->arena_bytes,
                   (long long)other.g->arena_bytes);
-        end(&other);
+        plan_end(&other);
     }
-    end(&w);
+    plan_end(&w);
 }
 
 /* Including masks and slopes that forward computes, without values that only
@@ -595,7 +358,7 @@ TEST_CASE(plan, sixteen_bits_keep_half) {
                     plan(&w, &(Case){i, cuda, low}, NULL, NULL);
                     Buffers b = buffers_of(&w);
                     bytes[low] = kept_by_groups(&b);
-                    end(&w);
+                    plan_end(&w);
                 }
                 CHECK_MSG(bytes[1] && 2 * bytes[1] <= bytes[0],
                           "%s on %s: %lld bytes of %lld, %.4f", names[n],
@@ -617,16 +380,16 @@ TEST_CASE(plan, budgets_are_kept) {
         const Case c = {i, false, false};
         plan(&w, &c, "--remat", "none");
         Buffers b = buffers_of(&w);
-        int64_t all = kept(&b);
-        end(&w);
+        int64_t all = plan_kept(&b);
+        plan_end(&w);
         while (try_plan(&w, &c, "--remat", value) != OK) {
             const char *at = strstr(w.d.text.data, "needs ");
             REQUIRE(at && strtoll(at + 6, NULL, 10) > least);
             least = strtoll(at + 6, NULL, 10);
             snprintf(value, sizeof value, "%lld", (long long)least);
-            end(&w);
+            plan_end(&w);
         }
-        end(&w);
+        plan_end(&w);
         /* the blocks are equal: one at a time is recomputed */
         CHECK_MSG((double)least / 1e6 <= models[i].least, "%s: %lld of %lld",
                   models[i].name, (long long)least, (long long)all);
@@ -636,11 +399,11 @@ TEST_CASE(plan, budgets_are_kept) {
             snprintf(value, sizeof value, "%lld", (long long)budget);
             plan(&w, &c, "--remat", value);
             b = buffers_of(&w);
-            CHECK_MSG(kept(&b) <= budget && kept(&b) >= former,
+            CHECK_MSG(plan_kept(&b) <= budget && plan_kept(&b) >= former,
                       "%s: %lld bytes of %lld", models[i].name,
-                      (long long)kept(&b), (long long)budget);
-            former = kept(&b);
-            end(&w);
+                      (long long)plan_kept(&b), (long long)budget);
+            former = plan_kept(&b);
+            plan_end(&w);
         }
     }
 }
@@ -673,10 +436,10 @@ static void some_models(void *arg) {
                     random_models[row].cuda) != OK)
             FAIL("%s", w.d.text.data);
         Buffers b = buffers_of(&w);
-        bytes += (int64_t)moved(&b);
+        bytes += (int64_t)plan_moved(&b);
         launches += b.end;
         arena += w.g->arena_bytes;
-        end(&w);
+        plan_end(&w);
         arena_free(m.a);
     }
     CHECK_MSG(bytes <= random_models[row].moved, "%lld bytes moved",
@@ -702,4 +465,5 @@ static void register_models(void) {
         harness_register("plan", random_models[i].name, some_models, &row[i]);
     }
 }
+
 TEST_REGISTRAR(register_models);

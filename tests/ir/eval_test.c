@@ -3,13 +3,13 @@
    libm's documented values, and from PyTorch 2.11 in fp64 (convolutions, pools,
    norms, losses). Floating inputs of a graph are filled with
    ((7 i + 3 k) mod 11 - 5) / 4, element i of input k.                       */
+#include <math.h>
+
 #include "ir/ir.h"
 #include "tests/harness.h"
+#include "tests/ir/eval/eval.h"
 
-#include <math.h>
-#include <string.h>
-
-static Graph *parse(Arena *a, const char *text) {
+Graph *eval_parse(Arena *a, const char *text) {
     Diag d = {0};
     Module *m = NULL;
     StrBuf sb = {0};
@@ -35,11 +35,10 @@ static double element(const EvalTensor *t, int64_t i) {
     return t->f ? t->f[i] : (double)t->i[i];
 }
 
-/* Runs the graph; its concatenated outputs must be want[0..n). */
-static void expect_at(const char *file, int line, EvalMode mode,
-                      const char *text, int n, const double *want) {
+void expect_at(const char *file, int line, EvalMode mode, const char *text,
+               int n, const double *want) {
     Arena *a = arena_new();
-    Graph *g = parse(a, text);
+    Graph *g = eval_parse(a, text);
     Evaluator *e = eval_new(g, a, mode);
     Diag d = {0};
     int at = 0;
@@ -61,14 +60,6 @@ static void expect_at(const char *file, int line, EvalMode mode,
     if (at != n) harness_fail_at(file, line, "%d elements, not %d", at, n);
     arena_free(a);
 }
-
-#define COUNT(...) (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))
-#define EXPECT(text, ...)                                                      \
-    expect_at(__FILE__, __LINE__, EVAL_EXACT, text, COUNT(__VA_ARGS__),        \
-              (double[]){__VA_ARGS__})
-#define EXPECT_STORED(text, ...)                                               \
-    expect_at(__FILE__, __LINE__, EVAL_STORAGE, text, COUNT(__VA_ARGS__),      \
-              (double[]){__VA_ARGS__})
 
 /* y = op of the constants -2, -0.5, 0, 0.75, 3 */
 #define EXPECT_FN(op, ...)                                                     \
@@ -268,7 +259,7 @@ TEST_CASE(eval, integer_division_by_zero_is_an_error) {
                   "g() {\nconst %%a: i32[1] = [1]\n"
                   "const %%b: i32[1] = [0]\n%%y = %s %%a, %%b\nreturn %%y",
                   ops[k]);
-        Graph *g = parse(a, sb.data);
+        Graph *g = eval_parse(a, sb.data);
         CHECK(eval_run(eval_new(g, a, EVAL_STORAGE), &d) == ERR_USER);
         CHECK_HAS(d.text.data, "division by zero");
         sb_free(&d.text);
@@ -451,306 +442,4 @@ TEST_CASE(eval, gather_and_scatter) {
            "const %i: i32[4] = [2, 0, -1, 7]\n"
            "%y = scatter_add %u, %i {axis=0, shape=[3,2]}\nreturn %y",
            3, 4, 0, 0, 6, 8);
-}
-
-/* ---- reductions ---------------------------------------------------------- */
-
-TEST_CASE(eval, reductions) {
-#define REDUCED(op, ...)                                                       \
-    EXPECT("g() {\nconst %x: f32[2,3] = [1, -2, 3, 4, 5, -6]\n"                \
-           "%y = " op "\nreturn %y",                                           \
-           __VA_ARGS__)
-    REDUCED("reduce_sum %x {axes=[1]}", 2, 3);
-    REDUCED("reduce_sum %x {axes=[0], keepdims=0}", 5, 3, -3);
-    REDUCED("reduce_mean %x {axes=[0,1], keepdims=0}", 5.0 / 6);
-    REDUCED("reduce_sumsq %x {axes=[1]}", 14, 77);
-    REDUCED("reduce_prod %x {axes=[1]}", -6, -120);
-    REDUCED("reduce_max %x {axes=[0]}", 4, 5, 3);
-    REDUCED("reduce_min %x {axes=[1]}", -2, -6);
-    REDUCED("argmax %x {axis=1, keepdims=0}", 2, 1);
-    EXPECT("g() {\nconst %x: f32[3] = [1, nan, 3]\n"
-           "%a = reduce_max %x {axes=[0]}\n%b = reduce_min %x {axes=[0]}\n"
-           "%c = argmax %x {axis=0}\nreturn %a, %b, %c",
-           NAN, NAN, 1);
-    EXPECT("g() {\nconst %x: f32[2,3] = [1, nan, nan, nan, 2, nan]\n"
-           "%a = argmax %x {axis=1, keepdims=0}\n"
-           "%b = argmax %x {axis=0, keepdims=0}\nreturn %a, %b",
-           1, 0, 1, 0, 0);
-    EXPECT("g() {\nconst %x: i32[4] = [5, 2, 5, 1]\n"
-           "%a = reduce_prod %x {axes=[0]}\n%b = argmax %x {axis=0}\n"
-           "%c = reduce_max %x {axes=[0]}\nreturn %a, %b, %c",
-           50, 0, 5);
-}
-
-/* ---- products and convolutions ------------------------------------------- */
-
-TEST_CASE(eval, matmul) {
-    EXPECT("g(%a: f64[2,1,2,3], %b: f64[3,3,2]) {\n%y = matmul %a, %b\n"
-           "return %y",
-           0.25, -1.9375, -1.3125, 1.375, 0.875, -1.3125, -1.6875, 1, -1.9375,
-           0.6875, 1.375, 1.3125, -1.5, 1.25, -1.6875, 1.125, -1.5, 1.25,
-           -1.3125, 1.5, 1.25, 1.25, 1.125, 1.1875);
-    EXPECT("g(%a: f64[3,2], %b: f64[2,3]) {\n"
-           "%y = matmul %a, %b {trans_a=1, trans_b=1}\nreturn %y",
-           0.0625, 0.4375, 1.125, 0.875);
-}
-
-#define CONV2D "{strides=[2,1], pads=[1,1,2,0], dilations=[1,2], group=2}"
-
-TEST_CASE(eval, conv) {
-    EXPECT("g(%x: f64[1,2,5,4], %w: f64[4,1,3,2]) {\n"
-           "%y = conv %x, %w " CONV2D "\nreturn %y",
-           -0.375, 0.3125, -1.5625, -1.5, 1.5625, 1, -1.375, 1.125, 1.5625,
-           -0.25, 0.5625, -2.0625, -1.25, 0.6875, 1.75, -1.625, 0.625, 1.6875,
-           -1.5, -2.0625, 1.4375, 1.5625, -2.8125, 2.625, -0.0625, -1.875,
-           -0.875, 1.4375, -1, -1, -1.875, -1.4375, 1.5, 0.4375, -2.25, -0.625);
-    EXPECT("g(%x: f64[2,2,6], %w: f64[3,2,3]) {\n"
-           "%y = conv %x, %w {strides=[2], pads=[1,1]}\nreturn %y",
-           -0.4375, -1.5625, -1.3125, -0.5625, -2.0625, -1.3125, -0.6875,
-           -1.1875, 4.1875, 0.5, 3.375, -1.875, 1, 3.125, -1.625, 1.5, -1.25,
-           -1.375);
-    EXPECT("g(%x: f64[1,1,2,3,2], %w: f64[1,1,2,2,2]) {\n"
-           "%y = conv %x, %w\nreturn %y",
-           2.75, 0.75);
-}
-
-TEST_CASE(eval, conv_gradients) {
-    EXPECT("g(%x: f64[1,2,5,4], %w: f64[4,1,3,2], %dy: f64[1,4,3,3]) {\n"
-           "%dx = conv_dgrad %dy, %w {shape=[1,2,5,4], strides=[2,1], "
-           "pads=[1,1,2,0], dilations=[1,2], group=2}\nreturn %dx",
-           -0.5, 0.625, -1, -1.0625, -0.625, 0.4375, -1.125, 0.8125, -0.5,
-           1.125, -0.5, -0.5625, -0.625, 0.0625, -1.5, 0.4375, -0.5, 1.625, 0,
-           -0.0625, -0.0625, 1.0625, 0.375, -1.125, 0.0625, 3, -0.625, -1.5625,
-           0.4375, 0.5, 0, -0.125, -0.3125, -1.5625, -0.6875, 1.8125, 0.9375,
-           0.625, -0.375, -0.5);
-    EXPECT("g(%x: f64[1,2,5,4], %w: f64[4,1,3,2], %dy: f64[1,4,3,3]) {\n"
-           "%dw = conv_wgrad %x, %dy {shape=[4,1,3,2], strides=[2,1], "
-           "pads=[1,1,2,0], dilations=[1,2], group=2}\nreturn %dw",
-           -1.6875, -2.3125, 4.4375, 0.3125, -1.8125, -2, 0.75, 2.9375, -3.25,
-           -2.125, 0.625, 3.25, 0.1875, 1.4375, 0.5, -2.125, 0, -2.125, 0.75,
-           -1.625, -1.0625, 2.5625, -2.875, 0.3125);
-}
-
-/* ---- pools --------------------------------------------------------------- */
-
-TEST_CASE(eval, max_pool) {
-    EXPECT("g(%x: f64[1,2,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[3,3], "
-           "strides=[2,2], pads=[1,1,1,1], sizes=[3,3]}\n"
-           "%p = pool_positions %i {shape=[1,2,5,5], kernel_shape=[3,3], "
-           "strides=[2,2], pads=[1,1,1,1]}\nreturn %y, %p",
-           1, 1.25, 1.25, 1, 1, 1.25, 0.75, 1, 0.5, 1.25, 1, 1, 1.25, 1.25, 1,
-           0.5, 1.25, 0.25, 6, 3, 3, 6, 6, 14, 20, 17, 23, 25, 28, 28, 36, 36,
-           39, 45, 47, 48);
-    EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
-           "strides=[2,2], dilations=[2,2], sizes=[2,2]}\n"
-           "%p = pool_positions %i {shape=[1,1,5,5], kernel_shape=[2,2], "
-           "strides=[2,2], dilations=[2,2]}\nreturn %y, %p",
-           0.5, 1.25, 0.75, 1.25, 12, 14, 20, 14);
-    /* ceil mode */
-    EXPECT("g(%x: f64[1,1,5,5]) {\n%y, %i = max_pool %x {kernel_shape=[2,2], "
-           "strides=[2,2], sizes=[3,3]}\n"
-           "%p = pool_positions %i {shape=[1,1,5,5], kernel_shape=[2,2], "
-           "strides=[2,2]}\nreturn %y, %p",
-           1, 1.25, 0.75, 0.25, 1, 1.25, 0.75, 0.5, -0.5, 6, 3, 9, 15, 17, 14,
-           20, 23, 24);
-    /* the first maximum wins, and NaN above all */
-    EXPECT("g() {\nconst %x: f32[1,1,4] = [2, 2, 5, nan]\n"
-           "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[2]}\n"
-           "return %y, %i",
-           2, NAN, 0, 1);
-}
-
-TEST_CASE(eval, max_pool_grad) {
-    EXPECT("g() {\nconst %dy: f32[1,2,2] = [1, 2, 4, 8]\n"
-           "const %i: i8[1,2,2] = [1, 0, -1, 0]\n"
-           "%dx = max_pool_grad %dy, %i {shape=[1,2,3], kernel_shape=[2], "
-           "strides=[1], sizes=[2]}\nreturn %dx",
-           0, 3, 0, 0, 8, 0);
-}
-
-TEST_CASE(eval, avg_pool) {
-#define AVG(shape, rest, ...)                                                  \
-    EXPECT("g(%x: f64[1," shape "]) {\n%y = avg_pool %x {" rest "}\n"          \
-           "return %y",                                                        \
-           __VA_ARGS__)
-    AVG("2,5,5",
-        "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
-        "sizes=[3,3], count_include_pad=1",
-        -0.0555555555556, 0.138888888889, 0.138888888889, -0.194444444444,
-        -0.111111111111, -0.0555555555556, 0, -0.0833333333333, -0.111111111111,
-        0.138888888889, -0.0277777777778, 0.0277777777778, -0.0555555555556,
-        -0.0555555555556, -0.222222222222, -0.111111111111, 0.0555555555556,
-        -0.222222222222);
-    AVG("2,5,5",
-        "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], "
-        "sizes=[3,3]",
-        -0.125, 0.208333333333, 0.3125, -0.291666666667, -0.111111111111,
-        -0.0833333333333, 0, -0.125, -0.25, 0.3125, -0.0416666666667, 0.0625,
-        -0.0833333333333, -0.0555555555556, -0.333333333333, -0.25,
-        0.0833333333333, -0.5);
-    AVG("1,5,5",
-        "kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], "
-        "sizes=[3,3], count_include_pad=1",
-        -0.3125, 0, 0.375, -0.25, 0.0625, 0.125, 0.25, -0.3125, -0.25);
-    /* a window that extends beyond the padded input counts only what it
-       covers */
-    EXPECT("g() {\nconst %x: f32[1,1,3] = [1, 2, 6]\n%y = avg_pool %x "
-           "{kernel_shape=[2], strides=[2], sizes=[2], count_include_pad=1}\n"
-           "return %y",
-           1.5, 6);
-    EXPECT("g() {\nconst %dy: f32[1,1,2] = [4, 6]\n%dx = avg_pool_grad %dy "
-           "{shape=[1,1,3], kernel_shape=[2], strides=[2], sizes=[2]}\n"
-           "return %dx",
-           2, 2, 6);
-}
-
-/* ---- composites ---------------------------------------------------------- */
-
-TEST_CASE(eval, softmax) {
-    EXPECT("g(%x: f64[2,3,2]) {\n%y = softmax %x {axis=1}\nreturn %y",
-           0.131601647147, 0.293814774711, 0.278600689196, 0.622005882945,
-           0.589797663657, 0.0841793423432, 0.703313976022, 0.293814774711,
-           0.0951831961492, 0.622005882945, 0.201502827829, 0.0841793423432);
-    EXPECT("g(%x: f64[2,3,2]) {\n%y = log_softmax %x {axis=-1}\nreturn %y",
-           -1.91022415044, -0.160224150438, -1.91022415044, -0.160224150438,
-           -0.313261687518, -1.31326168752, -0.313261687518, -1.31326168752,
-           -1.91022415044, -0.160224150438, -0.313261687518, -1.31326168752);
-    EXPECT("g() {\nconst %x: f64[2] = [1000, 1001]\n%y = softmax %x\n"
-           "return %y",
-           0.268941421369995, 0.731058578630005);
-}
-
-/* Equal scores: each of four queries gets the mean of those elements of 1,
-   2, 4, 8 to which it attends. */
-#define SEEN(args, ...)                                                        \
-    EXPECT("g() {\nconst %q: f64[1,1,4,1] = 0\n"                               \
-           "const %v: f64[1,1,4,1] = [1, 2, 4, 8]\n"                           \
-           "const %m: f64[4,2] = 0\n"                                          \
-           "%y = attention %q, %q, %v" args " : f64[1,1,4,1]\nreturn %y",      \
-           __VA_ARGS__)
-
-TEST_CASE(eval, attention_windows) {
-    SEEN("", 3.75, 3.75, 3.75, 3.75);
-    SEEN(" {causal=1}", 1, 1.5, 7.0 / 3, 3.75);
-    SEEN(" {left=1}", 3.75, 3.75, 14.0 / 3, 6);
-    SEEN(" {right=1}", 1.5, 7.0 / 3, 3.75, 3.75);
-    SEEN(" {left=0, right=1}", 1.5, 3, 6, 8);
-    SEEN(", %m", 1.5, 1.5, 1.5, 1.5);
-}
-
-TEST_CASE(eval, layer_norm) {
-    EXPECT("g(%x: f64[2,3,4], %s: f64[3,4], %b: f64[3,4]) {\n"
-           "%y, %m, %r = layer_norm %x, %s, %b {axis=1, epsilon=0.001}\n"
-           "return %y, %m, %r",
-           0.938079951767, 0.157014481875, 0.881149826513, -1.21977809631,
-           -0.574641484362, 0.75, -1.57611772522, -1.15617091567,
-           0.768976708418, -1.7823308192, 1.16242618796, 0.938079951767,
-           -0.0475904672343, -1.62924456228, 1.39227834317, -0.202902591296,
-           -2.0280397959, 0.75, -0.195892642321, -2.26451295648, 0.270043729864,
-           -0.0265606203091, 0.411335955976, -0.0475904672343,
-           -0.104166666666667, 0.0416666666666667, 1.20101227945, 1.2985765843);
-}
-
-TEST_CASE(eval, batch_norm) {
-    EXPECT("g(%x: f64[2,3,4], %s: f64[3], %b: f64[3], %m: f64[3], %v0: f64[3]"
-           ") {\n%v = abs %v0\n"
-           "%y = batch_norm %x, %s, %b, %m, %v {epsilon=0.001}\nreturn %y",
-           1.37443792152, 0.499875093672, 0.999625281016, 0.125062453164,
-           -0.389396404073, -1.83181078778, 0.692414383708, -0.75, 1,
-           1.87325523256, 1.37425224253, 0.875249252491, 0.499875093672,
-           0.999625281016, 0.125062453164, 0.624812640508, -1.83181078778,
-           0.692414383708, -0.75, -2.19241438371, 1.87325523256, 1.37425224253,
-           0.875249252491, 1.74850448505);
-    EXPECT("g(%x: f64[2,3,4], %s: f64[3], %b: f64[3], %m0: f64[3], %v0: f64[3]"
-           ") {\n%y, %m, %v = batch_norm %x, %s, %b, %m0, %v0 {training=1, "
-           "epsilon=0.001}\nreturn %y, %m, %v",
-           1.11868314045, 0.0611558390325, 0.665457154128, -0.392070147289,
-           -0.264084889185, -1.99178306097, 1.03168873965, -0.696009432132,
-           0.765921980966, 1.31210402538, 1, 0.687895974622, 0.0611558390325,
-           0.665457154128, -0.392070147289, 0.212231167807, -1.99178306097,
-           1.03168873965, -0.696009432132, -2.42370760392, 1.31210402538, 1,
-           0.687895974622, 1.23407801903, 0.1875, -0.03125, -0.25, 0.68359375,
-           0.5224609375, 0.640625);
-}
-
-#define XENT(extra, attrs, ...)                                                \
-    EXPECT("g(%x: f64[4,3]) {\nconst %t: i64[4] = [0, 2, -100, 1]\n"           \
-           "const %w: f64[3] = [0.5, 1.5, 2]\n"                                \
-           "%l, %lse = softmax_cross_entropy %x, %t" extra                     \
-           " {ignore_index=-100, " attrs "}\nreturn %l",                       \
-           __VA_ARGS__)
-
-TEST_CASE(eval, cross_entropy) {
-    XENT("", "reduction=\"mean\"", 1.99935579859);
-    XENT("", "reduction=\"none\"", 2.18285546688, 2.40760596444, 0,
-         1.40760596444);
-    XENT(", %w", "reduction=\"mean\"", 2.00451215225);
-    XENT(", %w", "reduction=\"mean\", label_smoothing=0.1", 1.96128818355);
-    XENT("", "reduction=\"sum\", label_smoothing=0.2", 5.6314007291);
-    EXPECT("g(%x: f64[4,3]) {\nconst %t: u8[4] = [0, 2, 1, 1]\n"
-           "%l, %lse = softmax_cross_entropy %x, %t\nreturn %lse",
-           0.932855466879, 1.65760596444, 1.40760596444, 1.15760596444);
-    EXPECT("g(%x: f64[2,3,2]) {\nconst %t: i32[2,2] = [0, 2, 1, 1]\n"
-           "%l, %lse = softmax_cross_entropy %x, %t {axis=1}\nreturn %l",
-           1.832384766);
-}
-
-TEST_CASE(eval, nll) {
-#define NLL(extra, attrs, ...)                                                 \
-    EXPECT("g(%x: f64[4,3]) {\nconst %t: i64[4] = [0, 2, -100, 1]\n"           \
-           "const %w: f64[3] = [0.5, 1.5, 2]\n"                                \
-           "%l = nll_loss %x, %t" extra " {ignore_index=-100, " attrs "}\n"    \
-           "return %l",                                                        \
-           __VA_ARGS__)
-    NLL(", %w", "reduction=\"mean\"", 0.625);
-    NLL("", "reduction=\"none\"", 1.25, 0.75, 0, 0.25);
-    EXPECT("g(%x: f64[2,3,2]) {\nconst %t: i64[2,2] = [0, 2, 1, 1]\n"
-           "%l = nll_loss %x, %t {axis=1, reduction=\"sum\"}\nreturn %l",
-           2.25);
-}
-
-/* ---- whole graphs -------------------------------------------------------- */
-
-TEST_CASE(eval, runs_again_with_other_inputs) {
-    Arena *a = arena_new();
-    Graph *g = parse(a, "g(%x: f32[2]) {\n"
-                        "%s = reduce_sum %x {axes=[0], keepdims=0}\n"
-                        "return %s");
-    Evaluator *e = eval_new(g, a, EVAL_STORAGE);
-    EvalTensor *t = eval_tensor_new(a, value_get(g, g->inputs.data[0])->type);
-    Diag d = {0};
-    for (int k = 1; k < 4; k++) {
-        t->f[0] = t->f[1] = k;
-        eval_bind(e, g->inputs.data[0], t);
-        REQUIRE(eval_run(e, &d) == OK);
-        CHECK(eval_get(e, g->outputs.data[0].value)->f[0] == 2 * k);
-    }
-    arena_free(a);
-}
-
-TEST_CASE(eval, variables_start_from_their_data_and_inputs_are_needed) {
-    EXPECT("g() {\nstate %s: f32[2] = 3\n%y = add %s, 1\nreturn %y", 4, 4);
-    Arena *a = arena_new();
-    Graph *g = parse(a, "g(%x: f32[2]) {\n%y = neg %x\nreturn %y");
-    Diag d = {0};
-    CHECK(eval_run(eval_new(g, a, EVAL_STORAGE), &d) == ERR_USER);
-    CHECK_HAS(d.text.data, "'x' has no data");
-    sb_free(&d.text);
-    arena_free(a);
-}
-
-/* Constant folding calls this function. */
-TEST_CASE(eval, folds_one_node) {
-    Arena *a = arena_new();
-    Graph *g = parse(a, "g() {\nconst %x: i32[2] = [1, 2]\n"
-                        "%y = add %x, %x\nreturn %y");
-    const Node *n = node_get(g, g->order.data[0]);
-    EvalTensor *x = eval_from_tensor(a, value_get(g, n->in[0])->data);
-    const EvalTensor *in[] = {x, x};
-    EvalTensor *out[1];
-    char msg[MSG_TEXT];
-    REQUIRE(eval_node(g, g->order.data[0], a, EVAL_STORAGE, in, out, msg) ==
-            OK);
-    CHECK(out[0]->i[0] == 2 && out[0]->i[1] == 4);
-    arena_free(a);
 }

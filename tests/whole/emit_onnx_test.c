@@ -6,234 +6,13 @@
    Runtime. */
 #define _GNU_SOURCE
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "ir/graph/ir_impl.h"
 #include "passes/passes.h"
 #include "tests/support/device_check.h"
 #include "tests/support/onnx_util.h"
 #include "tests/support/ops_bench.h"
-
-/* ---- what ONNX asks of a file -------------------------------------------- */
-
-static Onnx__ModelProto *message(void) {
-    size_t n;
-    char *bytes = test_read_file(test_tmp("emitted.onnx"), &n);
-    Onnx__ModelProto *p =
-        onnx__model_proto__unpack(NULL, n, (const uint8_t *)bytes);
-    REQUIRE(p);
-    free(bytes);
-    return p;
-}
-
-static void define(Arena *a, StrMap *names, const char *name, const char *as) {
-    CHECK_MSG(name && *name && str_map_get(names, intern(name)) < 0,
-              "%s '%s' has no name or that of another", as, name ? name : "");
-    str_map_put(a, names, intern(name), 1);
-}
-
-/* The graph that was imported has inferred types of its own. */
-static bool has_type(const Onnx__ValueInfoProto *v, const Type *t) {
-    const Onnx__TypeProto__Tensor *x = v->type->tensor_type;
-    if (v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
-        !x->has_elem_type || x->elem_type != dtype_info[t->dtype].onnx ||
-        !x->shape || (int)x->shape->n_dim != t->rank)
-        return false;
-    for (int i = 0; i < t->rank; i++)
-        if (x->shape->dim[i]->value_case !=
-                ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE ||
-            x->shape->dim[i]->dim_value != t->dim[i])
-            return false;
-    return true;
-}
-
-static bool attribute_is_whole(const Onnx__AttributeProto *p) {
-    switch (p->has_type ? p->type
-                        : ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__UNDEFINED) {
-    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT: return p->has_i;
-    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT: return p->has_f;
-    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING: return p->has_s;
-    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS: return p->n_ints > 0;
-    default: return false;
-    }
-}
-
-/* The first of the consecutive operands that must have one type; -1: there
-   are none. */
-static int first_of_one_type(const char *op) {
-    static const char *const ops[] = {
-        "Add",    "Sub",     "Mul",   "Div",
-        "Mod",    "Min",     "Max",   "MatMul",
-        "Gemm",   "Conv",    "Less",  "LessOrEqual",
-        "And",    "Greater", "Equal", "GreaterOrEqual",
-        "Concat", "Clip"};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (!strcmp(op, ops[i])) return 0;
-    return strcmp(op, "Where") ? -1 : 1;
-}
-
-static void check_operands(Arena *a, const Onnx__GraphProto *g) {
-    StrMap types = {0};
-    for (size_t i = 0; i < g->n_input; i++)
-        str_map_put(a, &types, intern(g->input[i]->name),
-                    g->input[i]->type->tensor_type->elem_type);
-    for (size_t i = 0; i < g->n_initializer; i++)
-        str_map_put(a, &types, intern(g->initializer[i]->name),
-                    g->initializer[i]->data_type);
-    for (size_t i = 0; i < g->n_value_info; i++)
-        str_map_put(a, &types, intern(g->value_info[i]->name),
-                    g->value_info[i]->type->tensor_type->elem_type);
-    for (size_t i = 0; i < g->n_node; i++) {
-        const Onnx__NodeProto *n = g->node[i];
-        int first = first_of_one_type(n->op_type), is = -1;
-        for (size_t k = first < 0 ? n->n_input : (size_t)first; k < n->n_input;
-             k++) {
-            int type = str_map_get(&types, intern(n->input[k]));
-            CHECK_MSG(type < 0 || is < 0 || type == is,
-                      "%s: operands of types %d and %d", n->name, is, type);
-            if (type >= 0) is = type;
-        }
-    }
-}
-
-/* Arithmetic is fp32; 16-bit values are only moved. */
-static bool may_be_short(const char *op) {
-    static const char *const ops[] = {"Cast",   "Reshape", "Transpose", "Slice",
-                                      "Concat", "Gather",  "Identity"};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (!strcmp(op, ops[i])) return true;
-    return false;
-}
-
-static void check_nodes(Arena *a, const Onnx__GraphProto *g, StrMap *values) {
-    StrMap labels = {0}, read = {0};
-    for (size_t i = 0; i < g->n_node; i++) {
-        const Onnx__NodeProto *n = g->node[i];
-        define(a, &labels, n->name, "node");
-        for (size_t k = 0; k < n->n_input; k++) {
-            CHECK_MSG(str_map_get(values, intern(n->input[k])) > 0,
-                      "%s reads '%s' before it is computed", n->name,
-                      n->input[k]);
-            str_map_put(a, &read, intern(n->input[k]), 1);
-        }
-        for (size_t k = 0; k < n->n_output; k++)
-            define(a, values, n->output[k], "result");
-        for (size_t k = 0; k < n->n_attribute; k++)
-            CHECK_MSG(attribute_is_whole(n->attribute[k]), "%s of %s",
-                      n->attribute[k]->name, n->name);
-    }
-    for (size_t i = 0; i < g->n_output; i++)
-        str_map_put(a, &read, intern(g->output[i]->name), 1);
-    for (size_t i = 0; i < g->n_initializer; i++)
-        CHECK_MSG(str_map_get(&read, intern(g->initializer[i]->name)) > 0,
-                  "nothing reads %s", g->initializer[i]->name);
-}
-
-static bool reads_short_weight(const Onnx__GraphProto *g,
-                               const Onnx__NodeProto *n) {
-    for (size_t i = 0; i < g->n_initializer; i++) {
-        const Onnx__TensorProto *t = g->initializer[i];
-        for (size_t k = 0; k < n->n_input; k++)
-            if (!strcmp(n->input[k], t->name) &&
-                (t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT16 ||
-                 t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__BFLOAT16))
-                return true;
-    }
-    return false;
-}
-
-/* Types of the file's results, if the imported graph has a result with that
-   name from that node: its own types are inferred again. (Initializers of 16
-   bits are widened there.) */
-static void check_infos(Arena *a, const Onnx__GraphProto *g,
-                        const Graph *imported) {
-    StrMap infos = {0}, makers = {0};
-    size_t found = 0;
-    for (size_t i = 0; i < g->n_value_info; i++) {
-        define(a, &infos, g->value_info[i]->name, "type");
-        str_map_put(a, &infos, intern(g->value_info[i]->name), (int)i);
-    }
-    for (size_t i = 0; i < g->n_node; i++)
-        str_map_put(a, &makers, intern(g->node[i]->output[0]), (int)i);
-    for (int i = 0; i < imported->order.len; i++) {
-        const Node *n = node_at(imported, i);
-        const Type *t = value_type(imported, n->out[0]);
-        Str name = value_get(imported, n->out[0])->name;
-        int info = name ? str_map_get(&infos, name) : -1;
-        int maker = name ? str_map_get(&makers, name) : -1;
-        if (info < 0 || maker < 0 || n->loc.inside ||
-            n->loc.node != intern(g->node[maker]->name))
-            continue;
-        found++;
-        CHECK_MSG(!dtype_is_low(t->dtype) ||
-                      may_be_short(g->node[maker]->op_type),
-                  "'%s' is of 16 bits", name);
-        CHECK_MSG(has_type(g->value_info[info], t) ||
-                      reads_short_weight(g, g->node[maker]),
-                  "'%s' is no %s", name, TXT(t));
-    }
-    CHECK_MSG(found * 5 >= g->n_value_info * 4, "%zu of %zu", found,
-              g->n_value_info);
-}
-
-/* Names are unique and defined before use; a value with a type in the file
-   has that type in the imported graph. */
-static void check_file(Arena *a, const Graph *imported) {
-    Onnx__ModelProto *p = message();
-    const Onnx__GraphProto *g = p->graph;
-    StrMap values = {0};
-    CHECK_EQ_INT(p->n_opset_import, 1);
-    CHECK_STR(p->opset_import[0]->domain, "");
-    CHECK_EQ_INT(p->opset_import[0]->version, 20); /* of ONNX 1.15, as .. */
-    CHECK_EQ_INT(p->ir_version, 9);                /* .. this is          */
-    CHECK_STR(p->producer_name, "ampc");
-    CHECK(g->name && *g->name);
-    for (size_t i = 0; i < g->n_input; i++) {
-        const char *name = g->input[i]->name;
-        define(a, &values, name, "input");
-        ValueId v = graph_input_named(imported, intern(name));
-        CHECK_MSG(has_type(g->input[i], value_type(imported, v)),
-                  "input %s has another type", name);
-    }
-    for (size_t i = 0; i < g->n_initializer; i++)
-        define(a, &values, g->initializer[i]->name, "initializer");
-    check_nodes(a, g, &values);
-    check_operands(a, g);
-    check_infos(a, g, imported);
-    for (size_t i = 0; i < g->n_output; i++) {
-        const char *name = g->output[i]->name;
-        CHECK(str_map_get(&values, intern(name)) > 0);
-        CHECK_MSG(has_type(g->output[i],
-                           value_type(imported, graph_output(imported, name))),
-                  "output %s has another type", name);
-    }
-    onnx__model_proto__free_unpacked(p, NULL);
-}
-
-/* Imports the file that onnx_emit writes for g; returns its message if it
-   refuses.
- */
-static Module *again(Arena *a, const Graph *g, Diag *d) {
-    const char *path = test_tmp("emitted.onnx");
-    OutFile out;
-    Options opt;
-    Module *m = NULL;
-    size_t n;
-    REQUIRE(outfile_open(&out, path, 0666, NULL, NULL));
-    bool written = onnx_emit(a, d, path, g, NULL, NULL, &out) == OK;
-    if (written) REQUIRE(outfile_commit(&out));
-    outfile_abort(&out);
-    if (!written) return NULL;
-    char *bytes = test_read_file(path, &n);
-    options_inference(&opt, a);
-    Status s = import_onnx(a, d, path, (uint8_t *)bytes, n, &opt, &m);
-    free(bytes);
-    if (s != OK) return NULL;
-    check_file(a, module_graph(m, "forward"));
-    return m;
-}
+#include "tests/whole/emit_onnx/emit_onnx.h"
 
 /* ---- every op ------------------------------------------------------------ */
 
@@ -277,10 +56,8 @@ static int keep_outputs(Graph *g, Arena *a) {
     return g->outputs.len = kept;
 }
 
-/* Number of differing elements: parts of an op are rounded to fp32, which
-   may change the direction of a rounding to 16 bits. */
-static void compare(const char *name, const Type *t, const EvalTensor *want,
-                    const EvalTensor *got, int64_t *same, int64_t *other) {
+void onnx_compare(const char *name, const Type *t, const EvalTensor *want,
+                  const EvalTensor *got, int64_t *same, int64_t *other) {
     double unit = dc_output_tolerance((ampc_dtype)t->dtype), scale = 0;
     for (int64_t k = 0; k < type_count(t); k++)
         if (dtype_is_float(t->dtype) && isfinite(want->f[k]))
@@ -364,7 +141,7 @@ TEST_CASE(emit_onnx, lines_by_value) {
         for (int after = 0; after < 2; after++) {
             static const double x[] = {NAN, INFINITY, -INFINITY, 1.5, -0.25, 0};
             if (after) {
-                Module *back = again(a, g, &d);
+                Module *back = onnx_again(a, g, &d);
                 if (!back) FAIL("%s", d.text.data);
                 g = module_graph(back, "forward");
             }
@@ -410,10 +187,10 @@ TEST_CASE(emit_onnx, every_op_that_onnx_has) {
     options_inference(&opt, b.a);
     opt.precision = PREC_FP32;
     REQUIRE(run_common(b.m, &d, &opt, false) == OK);
-    CHECK(again(b.a, b.all, &d) == NULL);
+    CHECK(onnx_again(b.a, b.all, &d) == NULL);
     CHECK_HAS(d.text.data, "conv_wgrad: has no form in ONNX");
     REQUIRE(keep_outputs(b.all, b.a) > 400);
-    Module *m = again(b.a, b.all, &d);
+    Module *m = onnx_again(b.a, b.all, &d);
     if (!m) FAIL("%s", strstr(d.text.data, "avg_pool_grad"));
     Graph *g = module_graph(m, "forward");
     f = eval_new(g, b.a, EVAL_STORAGE);
@@ -432,8 +209,8 @@ TEST_CASE(emit_onnx, every_op_that_onnx_has) {
         CHECK_MSG(t->dtype == as->dtype && shape_equal(t, as),
                   "%s is %s, not %s, or of another shape", o->name,
                   dtype_info[t->dtype].text, dtype_info[as->dtype].text);
-        compare(o->name, value_type(g, o->value), want[k],
-                eval_get(f, o->value), &same, &other);
+        onnx_compare(o->name, value_type(g, o->value), want[k],
+                     eval_get(f, o->value), &same, &other);
     }
     CHECK_MSG(other * 20 < same, "%lld of %lld elements differ",
               (long long)other, (long long)(same + other));
@@ -445,7 +222,7 @@ TEST_CASE(emit_onnx, every_op_that_onnx_has) {
 
 /* "label: Op(in, in) -> out", one per line. */
 static const char *nodes_text(Arena *a) {
-    Onnx__ModelProto *p = message();
+    Onnx__ModelProto *p = onnx_message();
     StrBuf sb = {0};
     for (size_t i = 0; i < p->graph->n_node; i++) {
         const Onnx__NodeProto *n = p->graph->node[i];
@@ -496,7 +273,7 @@ TEST_CASE(emit_onnx, names) {
     Module *m;
     if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
         FAIL("%s", d.text.data);
-    Module *back = again(a, m->graphs.data[0], &d);
+    Module *back = onnx_again(a, m->graphs.data[0], &d);
     if (!back) FAIL("%s", d.text.data);
     const Graph *g = module_graph(back, "forward");
     Evaluator *e = eval_new(g, a, EVAL_EXACT);
@@ -554,126 +331,11 @@ TEST_CASE(emit_onnx, refusals) {
                  rows[r].sizes, rows[r].output);
         if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
             FAIL("%s", d.text.data);
-        Module *back = again(a, m->graphs.data[0], &d);
+        Module *back = onnx_again(a, m->graphs.data[0], &d);
         CHECK_MSG((back != NULL) == !rows[r].why, "sizes %s, %s", rows[r].sizes,
                   rows[r].output);
         if (rows[r].why) CHECK_HAS(d.text.data, rows[r].why);
         sb_free(&d.text);
         arena_free(a);
     }
-}
-
-/* ---- whole models -------------------------------------------------------- */
-
-static int count(const Onnx__GraphProto *g, const char *op) {
-    int n = 0;
-    for (size_t i = 0; i < g->n_node; i++)
-        n += !strcmp(g->node[i]->op_type, op);
-    return n;
-}
-
-static bool has_node(const Onnx__GraphProto *g, const char *op,
-                     const char *name) {
-    for (size_t i = 0; i < g->n_node; i++)
-        if (!strcmp(g->node[i]->op_type, op) && !strcmp(g->node[i]->name, name))
-            return true;
-    return false;
-}
-
-static const EvalTensor *logits(const Graph *g, Arena *a) {
-    Evaluator *e = eval_new(g, a, EVAL_STORAGE);
-    Diag d = {0};
-    for (int i = 0; i < g->inputs.len; i++) {
-        EvalTensor *t =
-            eval_tensor_new(a, value_get(g, g->inputs.data[i])->type);
-        for (int64_t k = 0; k < type_count(type_get(t->type)); k++)
-            t->i ? (t->i[k] = k * 7 % 3) : (t->f[k] = (double)(k % 64) / 32);
-        eval_bind(e, g->inputs.data[i], t);
-    }
-    for (int i = 1; i < g->values.len; i++) { /* program refresh fills them */
-        ValueId v = {(uint32_t)i};
-        const Module *m = g->module;
-        if (value_get(g, v)->kind != VK_VAR) continue;
-        int from = shadow_source(m, value_var(g, v));
-        if (from < 0) continue;
-        EvalTensor *t = eval_from_tensor(a, m->vars.data[from].init);
-        t->type = value_get(g, v)->type;
-        for (int64_t k = 0; k < type_count(type_get(t->type)); k++)
-            t->f[k] = round_to_dtype(t->f[k], type_get(t->type)->dtype);
-        eval_bind(e, v, t);
-    }
-    REQUIRE(eval_run(e, &d) == OK);
-    return eval_get(e, graph_output(g, "logits"));
-}
-
-/* PyTorch's names stay, 16-bit values stay 16 bits in the file, and the file
-   computes the program's numbers. */
-static void whole_model(const char *file, Precision precision,
-                        const char *product, const char *name) {
-    Arena *a = arena_new();
-    Diag d = {0};
-    Options opt;
-    Module *m;
-    size_t n;
-    int64_t same = 0, other = 0;
-    char *bytes = test_read_file(test_data_path(file), &n);
-    options_inference(&opt, a);
-    opt.precision = precision;
-    vec_push(a, &opt.dims,
-             (DimBind){.name = intern("batch"), .axis = -1, .value = 4});
-    REQUIRE(import_onnx(a, &d, file, (uint8_t *)bytes, n, &opt, &m) == OK);
-    REQUIRE(run_common(m, &d, &opt, false) == OK);
-    free(bytes);
-    const Graph *g = module_graph(m, "predict");
-    Module *got = again(a, g, &d);
-    if (!got) FAIL("%s", d.text.data);
-    compare(file, value_type(g, graph_output(g, "logits")), logits(g, a),
-            logits(module_graph(got, "forward"), a), &same, &other);
-    Onnx__ModelProto *p = message();
-    CHECK(has_node(p->graph, product, name));
-    CHECK(count(p->graph, "Cast") > count(p->graph, product));
-    for (size_t i = 0; i < p->graph->n_initializer; i++)
-        CHECK(strncmp(p->graph->initializer[i]->name, "ampc.", 5));
-    onnx__model_proto__free_unpacked(p, NULL);
-    sb_free(&d.text);
-    arena_free(a);
-}
-
-TEST_CASE(emit_onnx, gpt_in_bf16) {
-    whole_model("tests/onnx/gpt.ts.onnx", PREC_BF16, "MatMul",
-                "/h.0/qkv/MatMul");
-}
-
-TEST_CASE(emit_onnx, resnet_in_fp16) {
-    whole_model("tests/onnx/resnet.ts.onnx", PREC_FP16, "Conv",
-                "/layer1/conv1/Conv");
-}
-
-/* ---- the option ---------------------------------------------------------- */
-
-static void check_option(int status, const char *says, const char *text,
-                         const char *words) {
-    char *out;
-    test_write_file(test_tmp("m.amp"), text, strlen(text));
-    int rc = test_command(&out,
-                          "cd '%s' && rm -f m.onnx && '%s' m.amp -o m.so "
-                          "--loss none --target cpu:x86-64-v2 %s",
-                          test_tmpdir(), test_ampc(), words);
-    CHECK_MSG(rc == status, "%s: status %d\n%s", words, rc, out);
-    CHECK_HAS(out, says);
-    CHECK_EQ_INT(access(test_tmp("m.onnx"), F_OK) == 0, status == 0);
-    free(out);
-}
-
-TEST_CASE(emit_onnx, option) {
-    const char *plain = "graph forward(%x: f32[2,3]) {\n  %y = exp %x\n"
-                        "  return %y\n}\n";
-    check_option(0, "", plain, "--emit-onnx m.onnx");
-    check_option(1, "--emit-onnx would overwrite the model", plain,
-                 "--emit-onnx m.amp");
-    check_option(1, "m.amp:2:8: error: scatter_add: has no form in ONNX",
-                 "graph forward(%x: f32[3,4], %i: i64[3]) {\n"
-                 "  %y = scatter_add %x, %i {axis=0, shape=[5,4]}\n"
-                 "  return %y\n}\n",
-                 "--emit-onnx m.onnx");
 }

@@ -10,23 +10,15 @@
    tie that the order of an f32 sum could turn it. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/compiled.h"
 #include "tests/tolerance.h"
+#include "tests/whole/rounding/rounding.h"
 
-enum { M = 11, K = 6, N = 12, P = 7, ROWS = 40, IDS = 7 };
 enum { MOST = 400, READERS = 3 }; /* elements of results; rows of a broadcast */
 
-typedef struct Data {
-    float x[ROWS * K], z[ROWS * N], c[ROWS * N]; /* inputs */
-    int64_t id[ROWS];
-    float w[K * N], u[K * N], v[N * P], t[N * P], q[N * P]; /* parameters */
-    float b[N], g[N], h[N], table[IDS * K];
-} Data;
-
-static Data data;
+Data rounding_data;
 
 static float noise(uint64_t *state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -38,34 +30,24 @@ static void fill(float *x, size_t bytes, float middle, uint64_t *seed) {
 }
 
 static void data_fill(uint64_t seed) {
-    fill(data.x, sizeof data.x, 0.3f, &seed);
-    fill(data.z, sizeof data.z, 0, &seed);
-    fill(data.c, sizeof data.c, 0.6f, &seed);
-    fill(data.w, sizeof data.w, 0.1f, &seed);
-    fill(data.u, sizeof data.u, 0, &seed);
-    fill(data.v, sizeof data.v, 0, &seed);
-    fill(data.t, sizeof data.t, 0, &seed);
-    fill(data.q, sizeof data.q, 0, &seed);
-    fill(data.b, sizeof data.b, 0, &seed);
-    fill(data.g, sizeof data.g, 1, &seed);
-    fill(data.h, sizeof data.h, 0, &seed);
-    fill(data.table, sizeof data.table, 0.3f, &seed);
-    for (int i = 0; i < ROWS; i++) data.id[i] = i * i % 3 * 2;
+    fill(rounding_data.x, sizeof rounding_data.x, 0.3f, &seed);
+    fill(rounding_data.z, sizeof rounding_data.z, 0, &seed);
+    fill(rounding_data.c, sizeof rounding_data.c, 0.6f, &seed);
+    fill(rounding_data.w, sizeof rounding_data.w, 0.1f, &seed);
+    fill(rounding_data.u, sizeof rounding_data.u, 0, &seed);
+    fill(rounding_data.v, sizeof rounding_data.v, 0, &seed);
+    fill(rounding_data.t, sizeof rounding_data.t, 0, &seed);
+    fill(rounding_data.q, sizeof rounding_data.q, 0, &seed);
+    fill(rounding_data.b, sizeof rounding_data.b, 0, &seed);
+    fill(rounding_data.g, sizeof rounding_data.g, 1, &seed);
+    fill(rounding_data.h, sizeof rounding_data.h, 0, &seed);
+    fill(rounding_data.table, sizeof rounding_data.table, 0.3f, &seed);
+    for (int i = 0; i < ROWS; i++) rounding_data.id[i] = i * i % 3 * 2;
 }
 
 /* ---- the oracle's arithmetic --------------------------------------------- */
 
-typedef struct Rounder {
-    char letters[32]; /* the rounded operands */
-    int bits;         /* bits of the significand: 8 bf16, 11 fp16 */
-    double *closest;  /* distance from a tie of the closest rounding, in
-                         units of the last place */
-    const char *fp16; /* letters rounded after division by 64, whatever the
-                         others are; or NULL */
-    int shift;        /* the model computes with 2^shift times these numbers */
-} Rounder;
-
-static double at(const Rounder *r, char letter, double v) {
+double rounding_at(const Rounder *r, char letter, double v) {
     int e;
     if (!strchr(r->letters, letter) || v == 0) return v;
     double part = frexp(v, &e);
@@ -78,83 +60,95 @@ static double at(const Rounder *r, char letter, double v) {
     return ldexp(whole, e - bits);
 }
 
-/* y[m,n] = a[m,k] b[k,n]; 't' a term, 's' a partial sum */
-static void product(const Rounder *r, const double *a, const double *b, int m,
-                    int k, int n, double *y) {
+void rounding_product(const Rounder *r, const double *a, const double *b, int m,
+                      int k, int n, double *y) {
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
             double sum = 0;
             for (int l = 0; l < k; l++)
-                sum = at(r, 's', sum + at(r, 't', a[i * k + l] * b[l * n + j]));
+                sum = rounding_at(
+                    r, 's',
+                    sum + rounding_at(r, 't', a[i * k + l] * b[l * n + j]));
             y[i * n + j] = sum;
         }
 }
 
-static void widen(const Rounder *r, char letter, const float *x, int n,
-                  double *y) {
-    for (int i = 0; i < n; i++) y[i] = at(r, letter, (double)x[i]);
+void rounding_widen(const Rounder *r, char letter, const float *x, int n,
+                    double *y) {
+    for (int i = 0; i < n; i++) y[i] = rounding_at(r, letter, (double)x[i]);
 }
 
-static void each(const Rounder *r, char letter, double *x, int n) {
-    for (int i = 0; i < n; i++) x[i] = at(r, letter, x[i]);
+void rounding_each(const Rounder *r, char letter, double *x, int n) {
+    for (int i = 0; i < n; i++) x[i] = rounding_at(r, letter, x[i]);
 }
 
-static void transpose(const double *x, int m, int n, double *y) {
+void rounding_transpose(const double *x, int m, int n, double *y) {
     for (int i = 0; i < m * n; i++) y[i % n * m + i / n] = x[i];
 }
 
-/* x w with operands 'x' and 'w', for `rows` rows */
-static void x_times(const Rounder *r, const float *w, char letter, int rows,
-                    double *y) {
+void x_times(const Rounder *r, const float *w, char letter, int rows,
+             double *y) {
     static double a[ROWS * K];
     double b[K * N];
-    widen(r, 'x', data.x, rows * K, a);
-    widen(r, letter, w, K * N, b);
-    product(r, a, b, rows, K, N, y);
+    rounding_widen(r, 'x', rounding_data.x, rows * K, a);
+    rounding_widen(r, letter, w, K * N, b);
+    rounding_product(r, a, b, rows, K, N, y);
 }
 
 /* ---- forward ------------------------------------------------------------- */
 
 static void plain(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
-    each(r, 'y', y, M * N);
+    x_times(r, rounding_data.w, 'w', M, y);
+    rounding_each(r, 'y', y, M * N);
 }
 
 static void biased(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
+    x_times(r, rounding_data.w, 'w', M, y);
     for (int i = 0; i < M * N; i++)
-        y[i] = at(r, 'y', at(r, 'p', y[i]) + at(r, 'b', (double)data.b[i % N]));
+        y[i] = rounding_at(
+            r, 'y',
+            rounding_at(r, 'p', y[i]) +
+                rounding_at(r, 'b', (double)rounding_data.b[i % N]));
 }
 
 static void scaled(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
+    x_times(r, rounding_data.w, 'w', M, y);
     for (int i = 0; i < M * N; i++)
-        y[i] = at(r, 'y', at(r, 'p', y[i]) * at(r, 'g', (double)data.g[i % N]));
+        y[i] = rounding_at(
+            r, 'y',
+            rounding_at(r, 'p', y[i]) *
+                rounding_at(r, 'g', (double)rounding_data.g[i % N]));
 }
 
 static void by_constant(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
+    x_times(r, rounding_data.w, 'w', M, y);
     for (int i = 0; i < M * N; i++)
-        y[i] = at(r, 'y', at(r, 'p', y[i]) * at(r, 'k', 1.00171875));
+        y[i] = rounding_at(r, 'y',
+                           rounding_at(r, 'p', y[i]) *
+                               rounding_at(r, 'k', 1.00171875));
 }
 
 static void two_products(const Rounder *r, double *y) {
     double other[M * N];
-    x_times(r, data.w, 'w', M, y);
-    x_times(r, data.u, 'u', M, other);
+    x_times(r, rounding_data.w, 'w', M, y);
+    x_times(r, rounding_data.u, 'u', M, other);
     for (int i = 0; i < M * N; i++)
-        y[i] = at(r, 'y', at(r, 'p', y[i]) + at(r, 'o', other[i]));
+        y[i] = rounding_at(
+            r, 'y', rounding_at(r, 'p', y[i]) + rounding_at(r, 'o', other[i]));
 }
 
 static void beside_f32(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
+    x_times(r, rounding_data.w, 'w', M, y);
     for (int i = 0; i < M * N; i++)
-        y[i] = at(r, 'y', at(r, 'p', y[i]) + at(r, 'z', (double)data.z[i]));
+        y[i] = rounding_at(r, 'y',
+                           rounding_at(r, 'p', y[i]) +
+                               rounding_at(r, 'z', (double)rounding_data.z[i]));
 }
 
 static void bounded(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
-    for (int i = 0; i < M * N; i++) y[i] = at(r, 'y', tanh(at(r, 'p', y[i])));
+    x_times(r, rounding_data.w, 'w', M, y);
+    for (int i = 0; i < M * N; i++)
+        y[i] = rounding_at(r, 'y', tanh(rounding_at(r, 'p', y[i])));
 }
 
 static void bounded_for_many(const Rounder *r, double *y) {
@@ -163,16 +157,17 @@ static void bounded_for_many(const Rounder *r, double *y) {
     for (int i = 0; i < M * N; i++)
         for (int k = 0, at_o; k < READERS; k++) {
             at_o = (i / N * READERS + k) * N + i % N;
-            y[at_o] = at(r, 'o', t[i] * (double)data.z[at_o]);
+            y[at_o] = rounding_at(r, 'o', t[i] * (double)rounding_data.z[at_o]);
         }
 }
 
 static void bounded_and_scaled(const Rounder *r, double *y) {
-    x_times(r, data.w, 'w', M, y);
+    x_times(r, rounding_data.w, 'w', M, y);
     for (int i = 0; i < M * N; i++)
-        y[i] = at(r, 'y',
-                  at(r, 'a', tanh(at(r, 'p', y[i]))) *
-                      at(r, 'g', (double)data.g[i % N]));
+        y[i] = rounding_at(
+            r, 'y',
+            rounding_at(r, 'a', tanh(rounding_at(r, 'p', y[i]))) *
+                rounding_at(r, 'g', (double)rounding_data.g[i % N]));
 }
 
 static void normed(const Rounder *r, double *y) {
@@ -180,17 +175,18 @@ static void normed(const Rounder *r, double *y) {
     for (int i = 0; i < M; i++) {
         double *row = y + i * N, mean = 0, var = 0;
         for (int j = 0; j < N; j++) mean += row[j] / N;
-        mean = at(r, 'm', mean);
+        mean = rounding_at(r, 'm', mean);
         for (int j = 0; j < N; j++) {
-            row[j] = at(r, 'd', row[j] - mean);
+            row[j] = rounding_at(r, 'd', row[j] - mean);
             var += row[j] * row[j] / N;
         }
-        double inv = at(r, 'i', 1 / sqrt(var + 0.1));
+        double inv = rounding_at(r, 'i', 1 / sqrt(var + 0.1));
         for (int j = 0; j < N; j++)
-            row[j] =
-                at(r, 'n',
-                   at(r, 'e', row[j] * inv) * at(r, 'g', (double)data.g[j]) +
-                       at(r, 'h', (double)data.h[j]));
+            row[j] = rounding_at(
+                r, 'n',
+                rounding_at(r, 'e', row[j] * inv) *
+                        rounding_at(r, 'g', (double)rounding_data.g[j]) +
+                    rounding_at(r, 'h', (double)rounding_data.h[j]));
     }
 }
 
@@ -200,19 +196,19 @@ static void softmaxed(const Rounder *r, double *y) {
         double *row = y + i * N, most = row[0], sum = 0;
         for (int j = 1; j < N; j++) most = fmax(most, row[j]);
         for (int j = 0; j < N; j++)
-            sum += row[j] = at(r, 'e', exp(at(r, 'd', row[j] - most)));
+            sum += row[j] =
+                rounding_at(r, 'e', exp(rounding_at(r, 'd', row[j] - most)));
         for (int j = 0; j < N; j++)
-            row[j] = at(r, 'n', row[j] / at(r, 'm', sum));
+            row[j] = rounding_at(r, 'n', row[j] / rounding_at(r, 'm', sum));
     }
 }
 
-/* ... and another product of the value that the reader reads */
-static void times_v(const Rounder *r, double *x, double *y) {
+void times_v(const Rounder *r, double *x, double *y) {
     double b[N * P], a[M * N];
     memcpy(a, x, sizeof a);
-    widen(r, 'v', data.v, N * P, b);
-    product(r, a, b, M, N, P, y);
-    each(r, 'q', y, M * P);
+    rounding_widen(r, 'v', rounding_data.v, N * P, b);
+    rounding_product(r, a, b, M, N, P, y);
+    rounding_each(r, 'q', y, M * P);
 }
 
 static void normed_inside(const Rounder *r, double *y) {
@@ -229,15 +225,15 @@ static void biased_inside(const Rounder *r, double *y) {
 
 static void biased_by_one(const Rounder *r, double *y) {
     double n[M * N];
-    x_times(r, data.w, 'w', M, n);
+    x_times(r, rounding_data.w, 'w', M, n);
     for (int i = 0; i < M * N; i++)
-        n[i] = at(r, 'y', at(r, 'p', n[i]) + at(r, 'b', (double)data.b[0]));
+        n[i] = rounding_at(r, 'y',
+                           rounding_at(r, 'p', n[i]) +
+                               rounding_at(r, 'b', (double)rounding_data.b[0]));
     times_v(r, n, y);
 }
 
-/* A product that is small compared with others and whose result no other
-   product reads. */
-static void head(const Rounder *r, double *y) {
+void class_head(const Rounder *r, double *y) {
     double n[M * N];
     plain(r, n);
     times_v(r, n, y);
@@ -251,257 +247,48 @@ static void softmaxed_inside(const Rounder *r, double *y) {
 
 static void column_sums(const Rounder *r, double *y) {
     static double x[ROWS * N];
-    x_times(r, data.w, 'w', ROWS, x);
+    x_times(r, rounding_data.w, 'w', ROWS, x);
     for (int j = 0; j < N; j++) {
         double sum = 0;
         for (int i = 0; i < ROWS; i++)
-            sum = at(r, 'a', sum + at(r, 'p', x[i * N + j]));
+            sum = rounding_at(r, 'a', sum + rounding_at(r, 'p', x[i * N + j]));
         y[j] = sum;
     }
 }
 
 static void summed(const Rounder *r, double *y) {
     column_sums(r, y);
-    each(r, 'y', y, N);
+    rounding_each(r, 'y', y, N);
 }
 
 static void averaged(const Rounder *r, double *y) {
     column_sums(r, y);
-    for (int j = 0; j < N; j++) y[j] = at(r, 'y', y[j] / ROWS);
-}
-
-/* ... and besides that product the same value as it is stored; a third
-   product reads both */
-static void stream_kept(const Rounder *r, double *y) {
-    double x[M * N], copy[M * N], t[M * P], v[N * P], vt[P * N];
-    x_times(r, data.w, 'w', M, x);
-    for (int i = 0; i < M * N; i++) {
-        double two = at(r, 'p', x[i]) + at(r, 'z', (double)data.z[i]);
-        copy[i] = at(r, 'm', x[i] = at(r, 'r', two));
-    }
-    times_v(r, copy, t);
-    for (int i = 0; i < M * P; i++)
-        t[i] = at(r, 'k', t[i] + x[i / P * N + i % P]);
-    widen(r, 'v', data.v, N * P, v);
-    transpose(v, N, P, vt);
-    product(r, t, vt, M, P, N, y);
+    for (int j = 0; j < N; j++) y[j] = rounding_at(r, 'y', y[j] / ROWS);
 }
 
 static void sum_kept(const Rounder *r, double *y) {
     double x[N], copy[N], b[N * P], bt[P * N], q[P];
     column_sums(r, x);
-    each(r, 'r', x, N);
+    rounding_each(r, 'r', x, N);
     memcpy(copy, x, sizeof x);
-    each(r, 'm', copy, N);
-    widen(r, 'v', data.v, N * P, b);
-    transpose(b, N, P, bt);
-    product(r, copy, b, 1, N, P, q);
-    each(r, 'q', q, P);
-    product(r, q, bt, 1, P, N, y);
-    for (int i = 0; i < N; i++) y[i] = at(r, 'y', at(r, 'k', y[i]) * x[i]);
-}
-
-static double eps; /* of normed_columns */
-
-/* x w, possibly plus b, with each column's mean subtracted, divided by the
-   root of its mean square; and another product of the result */
-static void normed_columns(const Rounder *r, bool bias, double *y) {
-    double p[M * N];
-    x_times(r, data.w, 'w', M, p);
-    for (int i = 0; i < M * N; i++)
-        p[i] = at(r, 'r', p[i] + (bias ? (double)data.b[i % N] : 0));
-    for (int j = 0; j < N; j++) {
-        double mean = 0, var = 0;
-        for (int i = j; i < M * N; i += N) mean += p[i] / M;
-        for (int i = j; i < M * N; i += N) {
-            p[i] = at(r, 'd', p[i] - mean);
-            var += p[i] * p[i] / M;
-        }
-        for (int i = j; i < M * N; i += N)
-            p[i] = at(r, 'n', p[i] / sqrt(var + eps));
-    }
-    times_v(r, p, y);
-}
-
-static void conv_normed(const Rounder *r, double *y) {
-    normed_columns(r, false, y);
-}
-
-static void biased_conv_normed(const Rounder *r, double *y) {
-    normed_columns(r, true, y);
+    rounding_each(r, 'm', copy, N);
+    rounding_widen(r, 'v', rounding_data.v, N * P, b);
+    rounding_transpose(b, N, P, bt);
+    rounding_product(r, copy, b, 1, N, P, q);
+    rounding_each(r, 'q', q, P);
+    rounding_product(r, q, bt, 1, P, N, y);
+    for (int i = 0; i < N; i++)
+        y[i] = rounding_at(r, 'y', rounding_at(r, 'k', y[i]) * x[i]);
 }
 
 /* The user's own casts down and up: a rounding in every precision. */
 static void cast_by_user(const Rounder *r, double *y) {
     for (int i = 0; i < M * K; i++)
-        y[i] = at(r, 'y', at(r, 'x', (double)data.x[i]) * 3);
-}
-
-/* ---- gradients: the loss is sum(y c) ------------------------------------- */
-
-static void dy(const Rounder *r, int rows, double *d) {
-    widen(r, 'd', data.c, rows * N, d);
-}
-
-/* x[rows,K]' d[rows,N], with result 'W' */
-static void weight_gradient(const Rounder *r, const double *d, int rows,
-                            double *y) {
-    static double a[ROWS * K], xt[ROWS * K];
-    widen(r, 'x', data.x, rows * K, a);
-    transpose(a, rows, K, xt);
-    product(r, xt, d, K, rows, N, y);
-    each(r, 'W', y, K * N);
-}
-
-static void grad_weight(const Rounder *r, double *y) {
-    static double d[ROWS * N];
-    dy(r, ROWS, d);
-    weight_gradient(r, d, ROWS, y);
-}
-
-static void grad_bias(const Rounder *r, double *y) {
-    static double d[ROWS * N];
-    dy(r, ROWS, d);
-    for (int j = 0; j < N; j++) {
-        double sum = 0;
-        for (int i = 0; i < ROWS; i++) sum = at(r, 'a', sum + d[i * N + j]);
-        y[j] = at(r, 'B', sum);
-    }
-}
-
-static void grad_gain(const Rounder *r, double *y) {
-    static double d[ROWS * N], p[ROWS * N];
-    dy(r, ROWS, d);
-    x_times(r, data.w, 'w', ROWS, p);
-    for (int j = 0; j < N; j++) {
-        double sum = 0;
-        for (int i = j; i < ROWS * N; i += N)
-            sum = at(r, 'a', sum + at(r, 'm', d[i] * at(r, 'p', p[i])));
-        y[j] = at(r, 'G', sum);
-    }
-}
-
-/* dy w' in 'e' */
-static void input_gradient(const Rounder *r, const double *d, const float *w,
-                           char letter, int rows, int n, int k, char result,
-                           double *y) {
-    double b[N * N], bt[N * N];
-    REQUIRE(k <= N && n <= N);
-    widen(r, letter, w, k * n, b);
-    transpose(b, k, n, bt);
-    product(r, d, bt, rows, n, k, y);
-    each(r, result, y, rows * k);
-}
-
-/* Many rows read the table's few rows: long sums. */
-static void grad_table(const Rounder *r, double *y) {
-    static double d[ROWS * N], e[ROWS * K];
-    dy(r, ROWS, d);
-    input_gradient(r, d, data.w, 'w', ROWS, N, K, 'e', e);
-    memset(y, 0, IDS * K * sizeof *y);
-    for (int i = 0; i < ROWS * K; i++) {
-        double *sum = &y[data.id[i / K] * K + i % K];
-        *sum = at(r, 'a', *sum + e[i]);
-    }
-}
-
-/* y = x w read by three products: their gradients are summed in dy. */
-static void grad_fan_in(const Rounder *r, double *y) {
-    const float *const w[] = {data.v, data.t, data.q};
-    double d[M * P], part[3][M * N], sum[M * N];
-    widen(r, 'd', data.c, M * P, d);
-    for (int i = 0; i < 3; i++)
-        input_gradient(r, d, w[i], 'v', M, P, N, 'o', part[i]);
-    for (int i = 0; i < M * N; i++) {
-        double two = at(r, 'a', part[0][i] + part[1][i]);
-        sum[i] = at(r, 'e', two + part[2][i]);
-    }
-    weight_gradient(r, sum, M, y);
-}
-
-/* y = x w read by a product that stays f32. */
-static void grad_head(const Rounder *r, double *y) {
-    double d[M * P], e[M * N];
-    widen(r, 'd', data.c, M * P, d);
-    input_gradient(r, d, data.v, 'v', M, P, N, 'e', e);
-    weight_gradient(r, e, M, y);
-}
-
-/* A value that the model has in 16 bits, with three readers: each passes on 16
-   bits, and their sum is rounded once. */
-static void grad_of_16_bits(const Rounder *r, double *y) {
-    double sum[M * N], z[M * N], k[M * N], d[M * N];
-    widen(r, 'z', data.z, M * N, z);
-    widen(r, 'k', data.c, M * N, k);
-    dy(r, M, d);
-    for (int i = 0; i < M * N; i++) {
-        double zk = at(r, 'q', z[i] * k[i]);
-        double two = at(r, 'o', d[i] * zk) + at(r, 'o', d[i] * k[i]);
-        sum[i] = at(r, 'e', at(r, 'a', two) + at(r, 'o', d[i] * z[i]));
-    }
-    weight_gradient(r, sum, M, y);
+        y[i] = rounding_at(r, 'y',
+                           rounding_at(r, 'x', (double)rounding_data.x[i]) * 3);
 }
 
 /* ---- cases --------------------------------------------------------------- */
-
-#define FORWARD "graph forward(%x: f32[11,6]) {\n  param %w: f32[6,12] = 0\n"
-#define PRODUCT "  %y = matmul %x, %w : f32[11,12]\n"
-#define LOSS(rows, cols)                                                       \
-    "  %yc = mul %y, %c : f32[" rows "," cols "]\n"                            \
-    "  %l = reduce_sum %yc {axes=[0,1], keepdims=0} : f32[]\n"                 \
-    "  return %l\n}\n"
-
-#define STREAM(times, part)                                                    \
-    "graph forward(%x: f32[11,6], %z: f32[11,12]) {\n"                         \
-    "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n"                           \
-    "  %a = mul %x, " times " : f32[11,6]\n"                                   \
-    "  %b = mul %z, " times " : f32[11,12]\n"                                  \
-    "  %y = matmul %a, %w : f32[11,12]\n"                                      \
-    "  %r = add %y, %b : f32[11,12]\n  %q = matmul %r, %v : f32[11,7]\n"       \
-    "  %s = slice %r {starts=[0,0], sizes=[11,7], steps=[1,1]} : f32[11,7]\n"  \
-    "  %t = add %q, %s : f32[11,7]\n"                                          \
-    "  %k = matmul %t, %v {trans_b=1} : f32[11,12]\n"                          \
-    "  %o = mul %k, " part " : f32[11,12]\n  return %o\n}\n"
-
-/* 7.1 million multiply-adds and 110592 elements, compared with 924 and 293
-   for %o */
-#define HEAD(inputs)                                                           \
-    "graph forward(" inputs ") {\n"                                            \
-    "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n"                           \
-    "  param %a: f32[192,192] = normal(1, 0.1)\n"                              \
-    "  %b = matmul %a, %a : f32[192,192]\n"                                    \
-    "  %d = tanh %b : f32[192,192]\n  %e = tanh %d : f32[192,192]\n" PRODUCT   \
-    "  %o = matmul %y, %v : f32[11,7]\n"
-
-/* x w as a convolution of %i with %k, and a norm of %r */
-#define CONVOLVED(i, k, r, eps)                                                \
-    "graph forward(%x: f32[11,6]) {\n"                                         \
-    "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0, %b: f32[12] = 0\n"          \
-    "  %t = transpose %w {perm=[1,0]} : f32[12,6]\n"                           \
-    "  %i = reshape %x {shape=" i "} : f32" i "\n"                             \
-    "  %k = reshape %t {shape=" k "} : f32" k "\n"                             \
-    "  %p = conv %i, %k {strides=[1], pads=[0,0], dilations=[1], group=1} : "  \
-    "f32[11,12,1]\n" r                                                         \
-    "  %m = reduce_mean %r {axes=[0,2], keepdims=1} : f32[1,12,1]\n"           \
-    "  %d = sub %r, %m : f32[11,12,1]\n"                                       \
-    "  %s = mul %d, %d : f32[11,12,1]\n"                                       \
-    "  %a = reduce_mean %s {axes=[0,2], keepdims=1} : f32[1,12,1]\n"           \
-    "  %e = add %a, " eps " : f32[1,12,1]\n"                                   \
-    "  %o = rsqrt %e : f32[1,12,1]\n  %n = mul %d, %o : f32[11,12,1]\n"        \
-    "  %z = reshape %n {shape=[11,12]} : f32[11,12]\n"                         \
-    "  %q = matmul %z, %v : f32[11,7]\n  return %q\n}\n"
-#define ROW(eps) CONVOLVED("[11,1,6]", "[12,1,6]", ALONE, eps)
-#define ALONE    "  %r = mul %p, 1 : f32[11,12,1]\n"
-
-typedef struct Case {
-    const char *name, *text;
-    void (*oracle)(const Rounder *, double *);
-    const char *rounded, *kept;
-    const char *feeds; /* inputs by letter: x, z, c, i */
-    int rows;          /* of the inputs */
-    const char *grad;  /* this parameter's gradient; NULL: the output */
-    int count;
-} Case;
 
 static const Case cases[] = {
     {"product", FORWARD PRODUCT "  return %y\n}\n", plain, "xw", "yts", "x", M,
@@ -637,8 +424,8 @@ static const Case cases[] = {
      "  %y = add %p12, %p3 : f32[11,7]\n" LOSS("11", "7"),
      grad_fan_in, "xdvoe", "aWts", "xc", M, "w", K *N},
     {"a_small_last_product_is_of_f32",
-     HEAD("%x: f32[11,6]") "  return %o, %e\n}\n", head, "xw", "yvqts", "x", M,
-     NULL, M *P},
+     HEAD("%x: f32[11,6]") "  return %o, %e\n}\n", class_head, "xw", "yvqts",
+     "x", M, NULL, M *P},
     {"gradients_through_a_small_last_product_are_of_f32",
      HEAD("%x: f32[11,6], %c: f32[11,7]") "  %oc = mul %o, %c : f32[11,7]\n"
                                           "  %m = reduce_sum %oc {axes=[0,1], "
@@ -671,16 +458,16 @@ static void set_parameters(const Compiled *c, ampc_session *s) {
         const char *name;
         float *value;
         size_t bytes;
-    } all[] = {{"w", data.w, sizeof data.w},
-               {"u", data.u, sizeof data.u},
-               {"v", data.v, sizeof data.v},
-               {"t", data.t, sizeof data.t},
-               {"q", data.q, sizeof data.q},
-               {"b", data.b, sizeof data.b},
-               {"one", data.b, sizeof *data.b},
-               {"g", data.g, sizeof data.g},
-               {"h", data.h, sizeof data.h},
-               {"table", data.table, sizeof data.table}};
+    } all[] = {{"w", rounding_data.w, sizeof rounding_data.w},
+               {"u", rounding_data.u, sizeof rounding_data.u},
+               {"v", rounding_data.v, sizeof rounding_data.v},
+               {"t", rounding_data.t, sizeof rounding_data.t},
+               {"q", rounding_data.q, sizeof rounding_data.q},
+               {"b", rounding_data.b, sizeof rounding_data.b},
+               {"one", rounding_data.b, sizeof *rounding_data.b},
+               {"g", rounding_data.g, sizeof rounding_data.g},
+               {"h", rounding_data.h, sizeof rounding_data.h},
+               {"table", rounding_data.table, sizeof rounding_data.table}};
     ampc_module_info info = {.size = sizeof info};
     REQUIRE(!c->api->describe(c->api->module, &info));
     for (uint32_t i = 0; i < info.nvariable; i++) {
@@ -693,25 +480,28 @@ static void set_parameters(const Compiled *c, ampc_session *s) {
     }
 }
 
-static size_t inputs(const Case *k, ampc_input *in) {
+size_t rounding_inputs(const Case *k, ampc_input *in) {
     size_t n = 0, rows = (size_t)k->rows;
     size_t loss = k->oracle == grad_fan_in || k->oracle == grad_head ? P : N;
     for (const char *f = k->feeds; *f; f++) switch (*f) {
         case 'x':
-            in[n++] = ampc_in("x", data.x, rows * K * 4, AMPC_DTYPE_F32);
+            in[n++] =
+                ampc_in("x", rounding_data.x, rows * K * 4, AMPC_DTYPE_F32);
             break;
         case 'z':
-            in[n++] = ampc_in("z", data.z, rows * N * 4, AMPC_DTYPE_F32);
+            in[n++] =
+                ampc_in("z", rounding_data.z, rows * N * 4, AMPC_DTYPE_F32);
             break;
         case 'Z':
-            in[n++] =
-                ampc_in("z", data.z, rows * READERS * N * 4, AMPC_DTYPE_F32);
+            in[n++] = ampc_in("z", rounding_data.z, rows * READERS * N * 4,
+                              AMPC_DTYPE_F32);
             break;
         case 'c':
-            in[n++] = ampc_in("c", data.c, rows * loss * 4, AMPC_DTYPE_F32);
+            in[n++] =
+                ampc_in("c", rounding_data.c, rows * loss * 4, AMPC_DTYPE_F32);
             break;
         case 'i':
-            in[n++] = ampc_in("i", data.id, rows * 8, AMPC_DTYPE_I64);
+            in[n++] = ampc_in("i", rounding_data.id, rows * 8, AMPC_DTYPE_I64);
             break;
         }
     return n;
@@ -732,7 +522,7 @@ static void compiled_result(const Case *k, const char *precision,
     Compiled c = compile_text(text, options);
     ampc_session *s = open_threads(&c, 1);
     set_parameters(&c, s);
-    size_t n = inputs(k, in), bytes = (size_t)k->count * 4;
+    size_t n = rounding_inputs(k, in), bytes = (size_t)k->count * 4;
     if (k->grad) {
         char name[40];
         snprintf(name, sizeof name, "ampc.grad/%s", k->grad);
@@ -748,8 +538,7 @@ static void compiled_result(const Case *k, const char *precision,
     compiled_close(&c);
 }
 
-/* The largest difference, relative to the largest magnitude. */
-static double distance(const double *a, const double *b, int n) {
+double rounding_distance(const double *a, const double *b, int n) {
     double most = 0, size = 0;
     for (int i = 0; i < n; i++) {
         most = fmax(most, fabs(a[i] - b[i]));
@@ -778,7 +567,7 @@ static bool data_tell(const Case *k, const Rounder *r, double *want) {
         for (const char *p = list ? k->kept : k->rounded; *p; p++) {
             Rounder wrong = changed(r, *p);
             k->oracle(&wrong, other);
-            if (distance(other, want, k->count) < 4 * TOL_ROUNDING)
+            if (rounding_distance(other, want, k->count) < 4 * TOL_ROUNDING)
                 return false;
         }
     return true;
@@ -791,14 +580,13 @@ static void explain(const Case *k, const Rounder *r, const double *got) {
         for (const char *p = list ? k->kept : k->rounded; *p; p++) {
             Rounder wrong = changed(r, *p);
             k->oracle(&wrong, other);
-            CHECK_MSG(distance(got, other, k->count) > TOL_ROUNDING,
+            CHECK_MSG(rounding_distance(got, other, k->count) > TOL_ROUNDING,
                       "as if '%c' were %s", *p, list ? "rounded" : "kept");
         }
 }
 
-/* fp16, placement: letters stored as fp16 if that is requested, or NULL */
-static void run_in(const Case *k, const char *precision, int bits,
-                   const char *fp16, int shift, const char *placement) {
+void run_in(const Case *k, const char *precision, int bits, const char *fp16,
+            int shift, const char *placement) {
     float got32[MOST];
     double got[MOST], want[MOST], closest;
     Rounder r = {"", bits, &closest, fp16, shift};
@@ -809,7 +597,7 @@ static void run_in(const Case *k, const char *precision, int bits,
         if (seed == 5000) FAIL("%s: no data tell", precision);
     compiled_result(k, precision, placement, got32);
     for (int i = 0; i < k->count; i++) got[i] = (double)got32[i];
-    double off = distance(got, want, k->count);
+    double off = rounding_distance(got, want, k->count);
     if (!CHECK_MSG(off <= TOL_ROUNDING, "%s: off by %g of the largest",
                    precision, off))
         explain(k, &r, got);
@@ -824,283 +612,5 @@ static void add_cases(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         harness_register("rounding", cases[i].name, run, (void *)&cases[i]);
 }
+
 TEST_REGISTRAR(add_cases);
-
-/* Numbers this small have no bits that rounding the product's copy, 'm',
-   could lose; nor does a copy in fp16 help, because fp16 represents the
-   other factors, of that size, no better. */
-TEST_CASE(rounding, residual_streams_are_fp16) {
-    static const struct {
-        const char *text, *rounded;
-        int shift;
-    } sizes[] = {
-        {STREAM("1", "1"), "xwvmqrpk", 0},
-        {STREAM("1048576", "9.5367431640625e-07"), "xwvmqrpk", 20},
-        {STREAM("0.00048828125", "2048"), "xwvqrpk", -11},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        Case k = {"", sizes[i].text, stream_kept, sizes[i].rounded, "zts", "xz",
-                  M,  NULL,          M * N};
-        run_in(&k, "bf16", 8, "r", sizes[i].shift, NULL);
-        k.rounded = "xwvqrpk";
-        if (!sizes[i].shift) run_in(&k, "fp16", 11, "r", 0, NULL);
-    }
-}
-
-TEST_CASE(rounding, residual_streams_may_be_f32) {
-    static const Case k = {
-        "",   STREAM("1", "1"), stream_kept, "xwvmqk", "przts", "xz", M, NULL,
-        M * N};
-    run_in(&k, "bf16", 8, NULL, 0, "exact,residuals=inf");
-    run_in(&k, "fp16", 11, NULL, 0, "exact,residuals=inf");
-}
-
-/* With automatic placement, bf16 stores the operand of a norm as fp16 after
-   division by 64, where the norm's eps bounds the effect; but not after a
-   product that a library may compute. */
-TEST_CASE(rounding, what_norms_divide_is_fp16) {
-    static const struct {
-        const char *text, *placement;
-        double eps;
-        bool bias, fp16;
-    } all[] = {
-        {ROW("1e-5"), "exact", 1e-5, false, true},
-        {ROW("1e-6"), "exact", 1e-6, false, true},
-        {ROW("9e-7"), "exact", 9e-7, false, false},
-        {ROW("1e-5"), "exact,residuals=inf", 1e-5, false, false},
-        {CONVOLVED("[11,1,6]", "[12,1,6]",
-                   "  %f = reshape %b {shape=[1,12,1]} : f32[1,12,1]\n"
-                   "  %r = add %p, %f : f32[11,12,1]\n",
-                   "1e-5"),
-         "exact", 1e-5, true, true},
-        {CONVOLVED("[11,6,1]", "[12,6,1]", ALONE, "1e-5"), "exact", 1e-5, false,
-         false},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        Case k = {"",
-                  all[i].text,
-                  all[i].bias ? biased_conv_normed : conv_normed,
-                  "xwrnv",
-                  "dqts",
-                  "x",
-                  M,
-                  NULL,
-                  M * P};
-        eps = all[i].eps;
-        run_in(&k, "bf16", 8, all[i].fp16 ? "r" : NULL, 0, all[i].placement);
-        run_in(&k, "fp16", 11, NULL, 0, all[i].placement);
-    }
-}
-
-TEST_CASE(rounding, a_small_last_product_may_be_of_16_bits) {
-    static const Case k = {"",    HEAD("%x: f32[11,6]") "  return %o, %e\n}\n",
-                           head,  "xwyv",
-                           "qts", "x",
-                           M,     NULL,
-                           M * P};
-    run_in(&k, "bf16", 8, NULL, 0, "exact,head=0");
-    run_in(&k, "fp16", 11, NULL, 0, "exact,head=0");
-}
-
-/* The last product after convolutions, too large for f32, with few results:
-   its weight is the sum of two bf16 numbers; the second is the rounding
-   error of the first. With fp16, or if the user asks, it is one number. */
-TEST_CASE(rounding, a_weight_near_the_loss_is_two_numbers_of_bf16) {
-    enum { ROWS_HERE = 16, DEPTH = 12 };
-    static const struct {
-        const char *options;
-        int bits;
-        bool rest;
-    } all[] = {{"--precision bf16", 8, true},
-               {"--precision bf16 --placement exact,head=0", 8, false},
-               {"--precision fp16 --loss-scale none", 11, false}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        char options[128];
-        float x[ROWS_HERE][DEPTH], v[DEPTH], got[ROWS_HERE];
-        double closest = 1, want[ROWS_HERE], other[ROWS_HERE], has[ROWS_HERE];
-        Rounder r = {"v", all[i].bits, &closest, NULL, 0};
-        snprintf(options, sizeof options,
-                 "%s --target cpu:x86-64-v2 --loss none", all[i].options);
-        /* 192 multiply-adds beside 13,824 */
-        Compiled c = compile_text(
-            "graph forward(%x: f32[16,12]) {\n"
-            "  param %v: f32[12,1] = normal(3, 1)\n"
-            "  param %a: f32[1,24,24] = normal(1, 0.1)\n"
-            "  param %f: f32[24,24,1] = normal(2, 0.1)\n"
-            "  %b = conv %a, %f {strides=[1], pads=[0,0], dilations=[1], "
-            "group=1} : f32[1,24,24]\n"
-            "  %o = matmul %x, %v : f32[16,1]\n  return %o, %b\n}\n",
-            options);
-        ampc_session *s = open_threads(&c, 1);
-        read_var(&c, s, "v", v, sizeof v, AMPC_DTYPE_F32);
-        for (int m = 0; m < ROWS_HERE; m++) {
-            want[m] = other[m] = 0;
-            for (int k = 0; k < DEPTH; k++) {
-                double w = (double)v[k], one = at(&r, 'v', w);
-                double two = one + at(&r, 'v', w - one);
-                x[m][k] = (float)((m * 5 + k * 3) % 7 - 3) / 4;
-                want[m] += (double)x[m][k] * (all[i].rest ? two : one);
-                other[m] += (double)x[m][k] * (all[i].rest ? one : two);
-            }
-        }
-        ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
-        ampc_output out = ampc_out("o", got, sizeof got, AMPC_DTYPE_F32);
-        if (c.api->predict(s, &in, 1, ROWS_HERE, &out, 1))
-            FAIL("%s", c.api->error(s));
-        for (int m = 0; m < ROWS_HERE; m++) has[m] = (double)got[m];
-        REQUIRE(distance(other, want, ROWS_HERE) > 4 * TOL_ROUNDING);
-        CHECK_MSG(distance(has, want, ROWS_HERE) <= TOL_ROUNDING,
-                  "%s: off by %g", options, distance(has, want, ROWS_HERE));
-        c.api->close(s);
-        compiled_close(&c);
-    }
-}
-
-/* ---- slopes -------------------------------------------------------------- */
-
-/* With equal v and only one row that is not 0, the gradients of biases are
-   slopes of rounded numbers times one: their quotients by the ones in double
-   differ by the rounding of the gradient (bf16) and of the stored value
-   (fp16). If the stored value were bf16, they would differ by twice as much. */
-TEST_CASE(rounding, slopes_are_kept_as_fp16) {
-    enum { DEEP = 8, TALL = 64, WIDE = 1024 };
-    static float w[DEEP][WIDE], b[WIDE], x[TALL][DEEP], target[TALL][4];
-    double least = INFINITY, most = 0, closest = 1;
-    Rounder r = {"w", 8, &closest, NULL, 0};
-    Compiled c = compile_text(
-        "graph forward(%x: f32[64,8]) {\n"
-        "  param %w: f32[8,1024] = uniform(3, -1, 1), %b: f32[1024] = 0\n"
-        "  param %v: f32[1024,4] = 1\n"
-        "  %p = matmul %x, %w : f32[64,1024]\n"
-        "  %h = add %p, %b : f32[64,1024]\n"
-        "  %g = gelu %h : f32[64,1024]\n"
-        "  %y = matmul %g, %v : f32[64,4]\n  return %y\n}\n",
-        "--precision bf16 --target cpu --loss mse --optimizer sgd,lr=1 "
-        "--remat none");
-    ampc_session *s = open_threads(&c, 2);
-    for (int i = 0; i < DEEP; i++) x[0][i] = (float)(i - 3) / 4;
-    for (int i = 0; i < 4; i++) target[0][i] = (float)i;
-    ampc_input in[] = {
-        ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
-        ampc_in("target", target, sizeof target, AMPC_DTYPE_F32)};
-    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
-    CHECK(step_ok(&c, s, in, 2).applied);
-    read_var(&c, s, "b", b, sizeof b, AMPC_DTYPE_F32);
-    for (int j = 0; j < WIDE; j++) {
-        double h = 0;
-        for (int i = 0; i < DEEP; i++)
-            h += (double)x[0][i] * at(&r, 'w', (double)w[i][j]);
-        double low = at(&r, 'w', h * (1 - 1e-6));
-        h = at(&r, 'w', h * (1 + 1e-6));
-        double slope =
-            0.5 * erfc(-h / sqrt(2)) + h * exp(-h * h / 2) / sqrt(2 * acos(-1));
-        /* near its root; next to a tie */
-        if (fabs(slope) < 0.01 || low != h) continue;
-        double part = fabs((double)b[j] / slope);
-        least = fmin(least, part), most = fmax(most, part);
-    }
-    CHECK_MSG(most / least - 1 < 1.01 * (0x1p-7 + 0x1p-10), "%g",
-              most / least - 1);
-    c.api->close(s);
-    compiled_close(&c);
-}
-
-/* ---- 16-bit copies of parameters ----------------------------------------- */
-
-enum { IN = 6, OUT = 4 };
-
-typedef struct Copies {
-    Compiled c;
-    ampc_session *s;
-    float x[IN][IN], target[IN][OUT]; /* x = 1: the output is the copy */
-    ampc_input in[2];
-} Copies;
-
-static void copies_open(Copies *k, const char *options) {
-    char all[256];
-    snprintf(all, sizeof all,
-             "--precision bf16 --target cpu:x86-64-v2 --loss mse "
-             "--optimizer sgd,lr=0.7 %s",
-             options);
-    k->c = compile_text("graph forward(%x: f32[6,6]) {\n"
-                        "  param %w: f32[6,4] = uniform(3, -1, 1)\n"
-                        "  %y = matmul %x, %w : f32[6,4]\n  return %y\n}\n",
-                        all);
-    k->s = open_threads(&k->c, 1);
-    for (int i = 0; i < IN; i++) {
-        for (int j = 0; j < IN; j++) k->x[i][j] = i == j;
-        for (int j = 0; j < OUT; j++) k->target[i][j] = (float)(i - 2 * j);
-    }
-    k->in[0] = ampc_in("x", k->x, sizeof k->x, AMPC_DTYPE_F32);
-    k->in[1] = ampc_in("target", k->target, sizeof k->target, AMPC_DTYPE_F32);
-}
-
-/* The model computes with the parameter's present value, rounded. */
-static void check_copy(Copies *k, const char *after) {
-    static double closest;
-    Rounder r = {"w", 8, &closest, NULL, 0};
-    float w[IN * OUT], y[IN * OUT];
-    ampc_output out = ampc_out(NULL, y, sizeof y, AMPC_DTYPE_F32);
-    read_var(&k->c, k->s, "w", w, sizeof w, AMPC_DTYPE_F32);
-    if (k->c.api->predict(k->s, k->in, 1, IN, &out, 1))
-        FAIL("%s", k->c.api->error(k->s));
-    for (int i = 0; i < IN * OUT; i++)
-        if (!CHECK_MSG((double)y[i] == at(&r, 'w', (double)w[i]),
-                       "after %s: %g is used for %.9g", after, (double)y[i],
-                       (double)w[i]))
-            break;
-}
-
-static void train(Copies *k, int steps, bool applied) {
-    for (int i = 0; i < steps; i++)
-        CHECK_EQ_INT(step_ok(&k->c, k->s, k->in, 2).applied, applied);
-}
-
-TEST_CASE(rounding, copies_follow_their_parameters) {
-    Copies k;
-    float w[IN * OUT];
-    double lr;
-    ampc_eval e = {.size = sizeof e};
-    const char *path = test_tmp("copies.safetensors");
-    copies_open(&k, "");
-    check_copy(&k, "open");
-    train(&k, 2, true);
-    check_copy(&k, "training");
-    REQUIRE(!k.c.api->set_hyper(k.s, "lr", 0.7 / 3));
-    REQUIRE(!k.c.api->save(k.s, path));
-    REQUIRE(!k.c.api->set_hyper(k.s, "lr", 0.7));
-    for (int i = 0; i < IN * OUT; i++) w[i] = 0.1f * (float)i;
-    write_var(&k.c, k.s, "w", w, sizeof w, AMPC_DTYPE_F32);
-    check_copy(&k, "writing");
-    train(&k, 1, true);
-    REQUIRE(!k.c.api->load(k.s, path));
-    check_copy(&k, "loading");
-    train(&k, 3, true);
-    REQUIRE(!k.c.api->resume(k.s, path));
-    REQUIRE(!k.c.api->get_hyper(k.s, "lr", &lr));
-    CHECK(lr == 0.7 / 3);
-    REQUIRE(!k.c.api->evaluate(k.s, k.in, 2, IN, &e));
-    check_copy(&k, "resuming");
-    k.target[0][0] = NAN;
-    train(&k, 1, false);
-    check_copy(&k, "a skipped step");
-    k.c.api->close(k.s);
-    compiled_close(&k.c);
-}
-
-TEST_CASE(rounding, copies_change_with_the_update_alone) {
-    Copies k;
-    float before[IN * OUT], after[IN * OUT];
-    copies_open(&k, "--accumulate 2");
-    read_var(&k.c, k.s, "w", before, sizeof before, AMPC_DTYPE_F32);
-    step_ok(&k.c, k.s, k.in, 2);
-    check_copy(&k, "a micro-step");
-    read_var(&k.c, k.s, "w", after, sizeof after, AMPC_DTYPE_F32);
-    CHECK_MEM(after, before, sizeof before);
-    CHECK_EQ_INT(step_ok(&k.c, k.s, k.in, 2).applied, 1);
-    check_copy(&k, "an update");
-    read_var(&k.c, k.s, "w", after, sizeof after, AMPC_DTYPE_F32);
-    CHECK(memcmp(after, before, sizeof before) != 0);
-    k.c.api->close(k.s);
-    compiled_close(&k.c);
-}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* isa.c: which level and which routines a CPU gets. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cpu/block.h"
+#include "runtime/cpu/kmath.h"
+#include "tests/harness.h"
+#include "tests/support/cpu_cases.h"
+
+/* The answer of a new process under this AMPC_ISA. */
+static int dot_under(const char *isa) {
+    setenv("AMPC_ISA", isa, 1);
+    cpu_bf16_dot_force(-1);
+    return cpu_bf16_dot();
+}
+
+/* The flags with which runtime/BUILD compiles a level's routines; NULL: it
+   does not name the level. */
+#define ISA_HERE
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    extern const char ampc_v##number##_flags[] __attribute__((weak));          \
+    extern const char ampc_v##number##_vectors[] __attribute__((weak));
+#include "runtime/cpu/isa.def"
+
+TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
+    static const struct {
+        const char *name, *flags, *built, *vectors, *built_vectors;
+    } rows[] = {
+#define ISA_HERE
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {name, flags, ampc_v##number##_flags, vectors, ampc_v##number##_vectors},
+#include "runtime/cpu/isa.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *built = rows[i].built ? rows[i].built : "nothing";
+        const char *flags = rows[i].flags ? rows[i].flags : "nothing";
+        CHECK_MSG(!strcmp(built, flags), "%s: isa.def has %s, runtime/BUILD %s",
+                  rows[i].name, flags, built);
+        built = rows[i].built_vectors ? rows[i].built_vectors : "nothing";
+        const char *vectors = rows[i].vectors ? rows[i].vectors : "nothing";
+        CHECK_MSG(!strcmp(built, vectors),
+                  "%s: isa.def has %s, runtime/BUILD %s", rows[i].name, vectors,
+                  built);
+    }
+}
+
+/* Code must ask for a level's features (simd.h), never for its number: other
+   machines do not have these numbers. */
+TEST_CASE(isa, no_routine_compares_levels) {
+    char line[1000];
+    int n = 0;
+    FILE *p =
+        popen("grep -nE '(ISA_LEVEL *[=!<>]|[=!<>] *ISA_LEVEL|"
+              "__(AVX|SSE|x86_64)|^#include AMPC_SIMD)' runtime/cpu/*_isa.c "
+              "runtime/cpu/*.h",
+              "r");
+    REQUIRE(p != NULL);
+    for (; fgets(line, sizeof line, p); n++)
+        CHECK_MSG(strstr(line, "#include AMPC_SIMD") ||
+                      strstr(line, "runtime/cpu/kmath"),
+                  "ask for a HAS_ or SIMD_ of the level instead: %s", line);
+    pclose(p);
+    CHECK(n > 0);
+}
+
+TEST_CASE(isa, bf16_dot_products_are_chosen_and_forced) {
+    char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
+    cpu_bf16_dot_force(1);
+    int has = cpu_bf16_dot(); /* the machine, whatever is fast */
+    CHECK_EQ_INT(dot_under("v4-fma"), 0);
+    CHECK_EQ_INT(dot_under("v4-dot"), has);
+    int measured = dot_under("v4");
+    CHECK(measured <= has);
+    for (int i = 0; i < 20; i++) CHECK_EQ_INT(dot_under("v4"), measured);
+    setenv("AMPC_ISA", "v4-fma", 1);
+    CHECK_EQ_INT(cpu_bf16_dot(), measured); /* kept for the process */
+    if (kept)
+        setenv("AMPC_ISA", kept, 1);
+    else
+        unsetenv("AMPC_ISA");
+    free(kept);
+    cpu_bf16_dot_force(-1);
+}
+
+TEST_CASE(isa, the_environment_only_lowers_the_level) {
+    char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
+    unsetenv("AMPC_ISA");
+    int top = cpu_isa_level();
+    CHECK(top >= AMPC_ISA_V2 && top <= AMPC_ISA_AMX);
+    int least = top < AMPC_ISA_V4 ? top : AMPC_ISA_V4;
+    setenv("AMPC_ISA", "v2", 1);
+    CHECK_EQ_INT(cpu_isa_level(), AMPC_ISA_V2);
+    setenv("AMPC_ISA", "v4", 1);
+    CHECK_EQ_INT(cpu_isa_level(), least);
+    static const char *const unknown[] = {"fast", "v3-dot", "v4-fast", "v5",
+                                          "V3",   "v3 ",    "2",       "v22"};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        setenv("AMPC_ISA", unknown[i], 1);
+        CHECK_STR(cpu_isa_unknown(), unknown[i]);
+    }
+    static const char *const known[] = {"",       "v2",     "v3",    "v4",
+                                        "v4-amx", "v4-dot", "v4-fma"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        setenv("AMPC_ISA", known[i], 1);
+        CHECK(!cpu_isa_unknown());
+        CHECK_MSG(!*known[i] || strstr(CPU_ISA_WORDS, known[i]), "%s",
+                  known[i]);
+    }
+    if (kept)
+        setenv("AMPC_ISA", kept, 1);
+    else
+        unsetenv("AMPC_ISA");
+    free(kept);
+}

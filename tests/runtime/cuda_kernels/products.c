@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* products.c: matrix products and convolutions. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/program/dtype.h"
+#include "tests/runtime/cuda_kernels/cuda_kernels.h"
+#include "tests/support/cuda_cases.h"
+
+/* ---- matrix products ----------------------------------------------------- */
+
+TEST_CASE(cuda_kernels, gemm) {
+    run_cases(cuda_gemm_cases.data, cuda_gemm_cases.len);
+}
+
+TEST_CASE(cuda_kernels, large_tiles) {
+    run_cases(cuda_large_cases.data, cuda_large_cases.len);
+}
+
+/* ---- products of rounded fp32 operands ----------------------------------- */
+
+static bool reads_fp32(const CudaCase *c) {
+    return c->lib == PLAN_LIB_GEMM && c->p.gemm.a_dtype == AMPC_F32 &&
+           c->p.gemm.b_dtype == AMPC_F32;
+}
+
+static void gemm_factors(CudaCases all) {
+    VEC(CudaCase) c = {0};
+    Arena *a = arena_new();
+    for (int i = 0; i < all.len; i++)
+        if (reads_fp32(&all.data[i])) vec_push(a, &c, all.data[i]);
+    for (int f = AMPC_FACTORS_TF32; f < AMPC_NFACTORS; f++)
+        CHECK(run_factors(c.data, c.len, (AmpcFactors)f) > 0);
+    arena_free(a);
+}
+
+TEST_CASE(cuda_kernels, gemm_factors) { gemm_factors(cuda_gemm_cases); }
+
+TEST_CASE(cuda_kernels, conv_factors) {
+    CudaCase *c = calloc(3 * (size_t)cuda_ngeometry, sizeof *c);
+    for (int i = 0; i < 3 * cuda_ngeometry; i++) {
+        const CudaGeometry *g = &cuda_geometries[i / 3];
+        c[i].name = g->name;
+        c[i].lib = cuda_conv_libs[i % 3];
+        c[i].p.conv = g->c;
+        c[i].p.conv.x_dtype = c[i].p.conv.w_dtype = c[i].p.conv.y_dtype =
+            AMPC_F32;
+    }
+    for (int f = AMPC_FACTORS_TF32; f < AMPC_NFACTORS; f++)
+        CHECK(run_factors(c, 3 * cuda_ngeometry, (AmpcFactors)f) > 0);
+    free(c);
+}
+
+/* ---- convolution --------------------------------------------------------- */
+
+/* Every geometry with four of the combinations of dtypes. */
+static void conv_run(const CudaGeometry *g, int n, PlanLib lib) {
+    CudaCase *c = calloc((size_t)n * (size_t)cuda_nconv_type, sizeof *c);
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < cuda_nconv_type; j++) {
+            if (j > 1 && (i + j) % 2) continue;
+            CudaCase *to = &c[count++];
+            to->name = g[i].name;
+            to->lib = lib;
+            to->p.conv = g[i].c;
+            to->p.conv.x_dtype = cuda_conv_types[j][0];
+            to->p.conv.w_dtype = cuda_conv_types[j][1];
+            to->p.conv.y_dtype = cuda_conv_types[j][2];
+        }
+    run_cases(c, count);
+    free(c);
+}
+
+TEST_CASE(cuda_kernels, conv_fwd) {
+    conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_FWD);
+}
+
+TEST_CASE(cuda_kernels, conv_dgrad) {
+    conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_DGRAD);
+}
+
+TEST_CASE(cuda_kernels, conv_wgrad) {
+    conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_WGRAD);
+}
+
+/* A sum over positions that is divided into slices. */
+TEST_CASE(cuda_kernels, conv_wgrad_slices) {
+    static const CudaGeometry g[] = {{"slices",
+                                      {.n = 7,
+                                       .c = 5,
+                                       .k = 5,
+                                       .group = 1,
+                                       .in = {1, 17, 16},
+                                       .out = {1, 17, 16},
+                                       .kernel = {1, 3, 3},
+                                       .stride = {1, 1, 1},
+                                       .dilation = {1, 1, 1},
+                                       .pad = {0, 1, 1}}},
+                                     {"slices of points",
+                                      {.n = 7,
+                                       .c = 5,
+                                       .k = 5,
+                                       .group = 1,
+                                       .in = {1, 17, 16},
+                                       .out = {1, 17, 16},
+                                       .kernel = {1, 1, 1},
+                                       .stride = {1, 1, 1},
+                                       .dilation = {1, 1, 1}}}};
+    conv_run(g, 2, PLAN_LIB_CONV_WGRAD);
+}
