@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/compiled.h"
+#include "tests/support/on_device.h"
 #include "tests/tolerance.h"
 
 /* The loss is the sum of x * p over parameters: the inputs are the
@@ -375,6 +375,40 @@ TEST_CASE(totals, published_methods_train_and_resume) {
             Compiled c = compiled_with(net, path, all);
             check_bits(&c, what, strstr(all, "accumulate") ? 10 : 5);
             compiled_close(&c);
+        }
+    }
+}
+
+/* On a GPU they make the parameters that they make on a CPU, and a checkpoint
+   cuts a run without a trace. */
+TEST_CASE(totals, published_methods_on_the_simulated_gpu) {
+    static float p[2][256 * 96];
+    const char *half = test_tmp("half.ckpt");
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        char more[300], name[40];
+        snprintf(name, sizeof name, "method%zu.amp", i);
+        snprintf(more, sizeof more, "--optimizer %s",
+                 own_file(name, methods[i].text));
+        for (int on = 0; on < 2; on++) {
+            const char *device = on ? "cuda" : "cpu";
+            const Compiled *c =
+                compile_on(device, net, "--precision fp32 --loss mse", more);
+            ampc_session *s = open_on(c, device, 0), *t;
+            train_net(c, s, 0, STEPS - 2);
+            if (on) REQUIRE(c->api->save(s, half) == AMPC_OK);
+            train_net(c, s, STEPS - 2, STEPS);
+            read_var(c, s, "one.weight", p[on], sizeof *p, AMPC_DTYPE_F32);
+            c->api->close(s);
+            if (!on) continue;
+            for (int k = 0; k < 256 * 96; k++)
+                CHECK_MSG(fabsf(p[0][k] - p[1][k]) <= 2e-6f, "%s: %g, not %g",
+                          methods[i].name, (double)p[1][k], (double)p[0][k]);
+            t = open_on(c, device, 0);
+            if (c->api->resume(t, half)) FAIL("resume: %s", c->api->error(t));
+            train_net(c, t, STEPS - 2, STEPS);
+            read_var(c, t, "one.weight", p[0], sizeof *p, AMPC_DTYPE_F32);
+            CHECK_MEM(p[0], p[1], sizeof *p);
+            c->api->close(t);
         }
     }
 }
