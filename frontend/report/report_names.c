@@ -115,7 +115,7 @@ static bool counts(const Node *n, bool again) {
     return n->loc.named && n->loc.does && (again || !(n->flags & NODE_AGAIN));
 }
 
-static int put_nodes(const Flow *f, int group, bool again, StrBuf *sb) {
+static int put_group_nodes(const Flow *f, int group, bool again, StrBuf *sb) {
     Str named[NAMES + 1] = {0}, layer = NULL;
     int put = 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
@@ -143,7 +143,8 @@ void report_kernel_name(const Flow *f, int group, StrBuf *sb) {
     StrBuf nodes = {0};
     if (name_by_writes(f, group, sb) || name_by_gradients(f, group, sb)) return;
     bool backward = last->flags & NODE_BACKWARD;
-    if (put_nodes(f, group, false, &nodes) || put_nodes(f, group, true, &nodes))
+    if (put_group_nodes(f, group, false, &nodes) ||
+        put_group_nodes(f, group, true, &nodes))
         sb_printf(sb, "%s%s", backward ? "backward of " : "", nodes.data);
     else
         sb_printf(sb, "%s of %s", op_info[last->op].text,

@@ -19,7 +19,7 @@ static bool all_utf8(const Classes *c) {
     return true;
 }
 
-static void put_names(const Classes *c, StrBuf *sb) {
+static void put_class_names(const Classes *c, StrBuf *sb) {
     for (int i = 0; i < c->n; i++) {
         sb_puts(sb, i ? "," : "[");
         sb_put_json_string(sb, c->name[i]);
@@ -28,7 +28,7 @@ static void put_names(const Classes *c, StrBuf *sb) {
 }
 
 /* Objectives may read the same input. */
-static bool put_before(const StrBuf *sb, const char *key) {
+static bool put_class_before(const StrBuf *sb, const char *key) {
     return sb->data && strstr(sb->data, key);
 }
 
@@ -39,10 +39,10 @@ static void put_set(const FeedSet *set, StrBuf *sb) {
         StrBuf key = {0};
         sb_put_json_string(&key, f->want.name);
         sb_puts(&key, ":");
-        if (!put_before(sb, key.data)) {
+        if (!put_class_before(sb, key.data)) {
             if (sb->len) sb_puts(sb, ",");
             sb_puts(sb, key.data);
-            put_names(&f->a.classes, sb);
+            put_class_names(&f->a.classes, sb);
         }
         sb_free(&key);
     }

@@ -108,7 +108,7 @@ static void put_samples(const Run *r, int64_t n, StrBuf *line, StrBuf *json) {
 }
 
 /* The files that have samples. */
-static void put_files(const Run *r, StrBuf *line, StrBuf *json) {
+static void put_batch_files(const Run *r, StrBuf *line, StrBuf *json) {
     const char *before = "";
     for (int i = 0; i < r->train.n; i++) {
         const Feed *f = &r->train.feed[i];
@@ -138,7 +138,7 @@ static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
     put_samples(r, samples, &line, &json);
     sb_puts(&line, " of ");
     sb_puts(&json, "],\"files\":[");
-    put_files(r, &line, &json);
+    put_batch_files(r, &line, &json);
     sb_puts(&json, "]}");
     log_line(r, &json);
     if (w->spikes < NOTES) log_note(r, "%s", line.data);

@@ -210,7 +210,7 @@ static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, Type t) {
 
 /* The parameter [out] that v adds to the outputs of product n; -1: none. For a
    convolution v is [out,1,..]. */
-static int bias_of(const Graph *g, const Node *n, ValueId v) {
+static int bias_beside(const Graph *g, const Node *n, ValueId v) {
     const Node *channels = def_of(g, v, OP_RESHAPE);
     int axes = n->op == OP_CONV ? value_type(g, n->out[0])->rank - 2 : 0;
     const Type *t = value_type(g, v);
@@ -232,7 +232,7 @@ static const Node *bias_add(const Graph *g, const Node *n, int *bias) {
             if (r->in[k].i != n->out[0].i) continue;
             uses++;
             if (r->fn || r->op != OP_ADD) continue;
-            int var = bias_of(g, n, r->in[1 - k]);
+            int var = bias_beside(g, n, r->in[1 - k]);
             if (var >= 0 && value_get(g, r->out[0])->type.i ==
                                 value_get(g, n->out[0])->type.i) {
                 found = r;

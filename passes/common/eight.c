@@ -63,9 +63,9 @@ static bool is_matrix_of_model(const Graph *g, ValueId v) {
     return value_get(g, v)->kind == VK_VAR;
 }
 
-static bool fits(int64_t n) { return n >= LEAST && n % UNIT == 0; }
+static bool fits_eight(int64_t n) { return n >= LEAST && n % UNIT == 0; }
 
-static bool is_low_product(const Node *n) {
+static bool reads_low(const Node *n) {
     return !n->fn && op_info[n->op].amp == AMP_LOW;
 }
 
@@ -79,7 +79,8 @@ static bool is_of_layer(const Graph *g, const Node *n) {
     int64_t k = w->dim[0], all = value_count(g, n->in[0]);
     if (attr_int(n, AK_trans_b)) k = w->dim[1];
     return value_dtype(g, n->in[0]) == DT_BF16 && w->dtype == DT_BF16 &&
-           fits(w->dim[0]) && fits(w->dim[1]) && fits(all / k);
+           fits_eight(w->dim[0]) && fits_eight(w->dim[1]) &&
+           fits_eight(all / k);
 }
 
 /* Layers between the first and the last products. */
@@ -89,7 +90,7 @@ static void find_layers(Eight *e) {
          *ahead = NEW_ARRAY(e->a, bool, e->values);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        bool any = is_low_product(n);
+        bool any = reads_low(n);
         for (int k = 0; k < n->nin; k++) any |= after[n->in[k].i];
         for (int k = 0; k < n->nout; k++) after[n->out[k].i] = any;
     }
@@ -101,7 +102,7 @@ static void find_layers(Eight *e) {
         if (any && after[n->in[0].i] && is_of_layer(g, n))
             vec_push(e->a, &e->layers, n->loc.named);
         for (int k = 0; k < n->nin; k++)
-            ahead[n->in[k].i] |= any || is_low_product(n);
+            ahead[n->in[k].i] |= any || reads_low(n);
     }
 }
 

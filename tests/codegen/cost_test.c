@@ -651,7 +651,7 @@ TEST_CASE(cost, buckets_hide_behind_backward) {
     snprintf(late, sizeof late, "%s%s", head, HALF HALF SUM LAST);
     alone = scaled_ms(early, "2", "1,1000", &e);
     CHECK(fabs(alone - 10) < 0.02 && fabs(e - 1) < 0.002);
-    /* 2 * 100 us and 4 MB at 1 GB/s: 4.2 ms, of which 4 are hidden */
+    /* 2 * 100 us and 4 MB at 1 GB/s: 4.2 ms, 4 of them hidden */
     CHECK(fabs(scaled_ms(early, "2", "100,1", &e) - 10.2) < 0.02);
     CHECK(fabs(scaled_ms(late, "2", "100,1", &e) - 14.2) < 0.02);
     CHECK(fabs(e - 10 / 14.2) < 0.001);

@@ -120,7 +120,7 @@ TEST_CASE(output, models_are_files) {
 
 /* ---- failure ------------------------------------------------------------- */
 
-/* What the compiler needs for itself is no file of the user's. */
+/* The compiler's temporary files are not the user's. */
 TEST_CASE(output, the_temporary_folder_is_named) {
     put_model("t.amp");
     check(

@@ -28,8 +28,8 @@ TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     arena_free(a);
 }
 
-/* The arena of program train with eight layers, the widest of which has a
-   gradient of 4 MiB. */
+/* The arena of program train with eight layers; the gradient of the widest
+   has 4 MiB. */
 static int64_t train_arena(const char *const *flags) {
     Arena *a = arena_new();
     StrBuf sb = {0};

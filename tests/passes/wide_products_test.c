@@ -40,7 +40,7 @@ static Module *placed(Arena *a, const char *body, const char *precision) {
     return m;
 }
 
-/* Products of the module whose operands are f32, except that of %x. */
+/* Products of the module whose operands are f32, except the product of %x. */
 static int count_wide(const Module *m) {
     const Graph *g = m->graphs.data[0];
     int n = 0;

@@ -26,9 +26,7 @@ static void gemm_bufs(const LibGemm *g, CudaBuf *b) {
     b[2] = (CudaBuf){g->c_dtype, batch * g->m * g->n, NULL};
 }
 
-/* Codes of int8: the magnitudes of 4-bit codes differ from those of their
-   levels.
- */
+/* Codes of int8: magnitudes of 4-bit codes differ from their levels'. */
 static void gemm_quantized_bufs(const LibGemmQuantized *g, CudaBuf *b) {
     b[0] = (CudaBuf){g->a_dtype, g->m * g->k, NULL};
     b[1] = (CudaBuf){g->q_dtype, g->k * g->n, NULL};

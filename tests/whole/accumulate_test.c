@@ -15,7 +15,7 @@ enum { BATCH = 4, SAMPLES = 22, T = 3, IN = 5, H = 6, C = 4, MOST = 12 };
 #define CPU    " --target cpu:x86-64-v2 "
 #define BY_SGD " --loss auto --optimizer sgd,lr=0.2" CPU
 
-/* Like those of models/record/accumulate.py. */
+/* Numbers as in models/record/accumulate.py. */
 static struct Data {
     float x[SAMPLES * T * IN], r[SAMPLES * T * C], m[SAMPLES * T];
     int64_t t[SAMPLES * T];

@@ -287,7 +287,7 @@ TEST_CASE(budget, gpt_keeps_1e_4_in_12_of_12_draws) {
 }
 
 /* A step that is measured in one repetition: that one's error may be small by
-   chance. 5.7e-6 is what models/budget.py --keeps 1e-4 measures. */
+   chance. 5.7e-6 is what models/precision/budget.py --keeps 1e-4 measures. */
 TEST_CASE(budget, one_repetition_does_not_lower_the_prediction) {
     double predicted[KINDS];
     char *out = said(test_data_path("models/cnn.amp"),

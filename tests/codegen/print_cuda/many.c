@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* many.c: one launch for many tensors, and what the last block folds. */
+/* many.c: one launch for many tensors, and folds of the last block. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.c: what the printed text says, NVRTC's opinion of it, and what cuBLASLt
- * takes. */
+/* text.c: properties of the printed text, NVRTC's messages, and products for
+   cuBLASLt. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labelings.c: the placement's cost beside that of every labeling of small
+/* labelings.c: the placement's cost beside the cost of every labeling of small
  * random graphs. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +94,7 @@ static void find_labels(Trial *t) {
     for (int v = 0; v < 64; v++) t->price[v]++;
 }
 
-/* A dozen nodes over [80,80], each of which reads the previous one. */
+/* A dozen nodes over [80,80], each reads the previous one. */
 static char *random_graph(Arena *a, uint32_t seed) {
     static const char *const ops[][2] = {{"add", ""},
                                          {"mul", ""},

@@ -287,7 +287,7 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
 
 /* ---- positions ----------------------------------------------------------- */
 
-/* v is f32, and so is what it is computed from element by element. */
+/* v and the values that it is computed from element by element are f32. */
 static void check_position(const Graph *g, ValueId v, bool *seen,
                            const char *chain) {
     const Node *n = v.i ? place_maker(g, v) : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refused.c: what is refused, streams and graphs. */
+/* refused.c: refused calls, streams and graphs. */
 #define _GNU_SOURCE
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host.c: what the host must not do, and settings. */
+/* host.c: forbidden accesses of the host, and settings. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <elf.h>

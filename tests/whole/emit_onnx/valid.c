@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* valid.c: what the ONNX specification asks of a file. */
+/* valid.c: checks of a file by ONNX's specification. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
