@@ -204,6 +204,42 @@ static void take_name(Unfold *u, int at, Onnx__TensorProto *t,
     u->changes++;
 }
 
+/* True if the elements along the axis are equal: the parameter may have been
+   repeated along it. */
+static bool is_constant_along(const Tensor *t, int axis) {
+    const Type *type = type_get(t->type);
+    const uint8_t *p = t->data;
+    size_t inner = (size_t)type_bytes(type), outer = 1;
+    for (int k = 0; k <= axis; k++) inner /= (size_t)type->dim[k];
+    for (int k = 0; k < axis; k++) outer *= (size_t)type->dim[k];
+    size_t n = (size_t)type->dim[axis];
+    for (size_t i = 0; i < outer; i++)
+        if (!repeat(p + i * n * inner, n * inner, inner)) return false;
+    return true;
+}
+
+/* The samples share all elements, and no element stands in several places of
+   one sample. */
+static bool is_for_all_samples(const Tensor *t) {
+    const Type *type = type_get(t->type);
+    bool differ = is_constant_along(t, 0);
+    for (int k = 1; k < type->rank; k++)
+        differ &= type->dim[k] == 1 || !is_constant_along(t, k);
+    return differ;
+}
+
+/* Leading axes repeat the matrix, and no row stands in several places.
+   Positions 0, 1, .. differ, whatever the rows hold. */
+static bool is_table(Unfold *u, const Tensor *t, Beside with) {
+    const Type *type = type_get(t->type);
+    size_t bytes = (size_t)type_bytes(type), part = bytes;
+    for (int k = 0; k < type->rank - 2; k++) part /= (size_t)type->dim[k];
+    if (with <= BESIDE_RANGE && part == bytes) return true;
+    return repeat(t->data, bytes, part) &&
+           !rows_agree(u, t->data, part,
+                       part / (size_t)type->dim[type->rank - 2]);
+}
+
 Status unfold_shared(Unfold *u, int init, int at, Form form) {
     Onnx__TensorProto *t = u->g->initializer[init];
     const Tensor *data;
@@ -211,17 +247,16 @@ Status unfold_shared(Unfold *u, int init, int at, Form form) {
     const Type *type = type_get(data->type);
     int64_t dim[MAX_RANK];
     int rank = form == FORM_ROWS ? 2 : type->rank;
-    size_t bytes = (size_t)type_bytes(type);
-    if (!bytes) return OK;
-    memcpy(dim, type->dim + type->rank - rank, (size_t)rank * sizeof *dim);
-    size_t row = bytes / (size_t)(type_count(type) / dim[rank - 1]);
-    bool one_row = form == FORM_ROWS && repeat(data->data, bytes, row);
-    if (form == FORM_SAMPLES || one_row) dim[0] = 1;
-    size_t part = row;
-    for (int k = 0; k < rank - 1; k++) part *= (size_t)dim[k];
-    if (!repeat(data->data, bytes, part) ||
-        (form == FORM_ROWS && rows_agree(u, data->data, part, row)))
+    size_t part = (size_t)type_bytes(type);
+    if (!part || !(form == FORM_ROWS ? is_table(u, data, u->with[init])
+                                     : is_for_all_samples(data)))
         return OK;
+    memcpy(dim, type->dim + type->rank - rank, (size_t)rank * sizeof *dim);
+    for (int k = 0; k < type->rank - rank; k++) part /= (size_t)type->dim[k];
+    if (form == FORM_SAMPLES) {
+        part /= (size_t)dim[0];
+        dim[0] = 1;
+    }
     TRY(unfold_values(u, at, t, arena_dup(u->a, data->data, part), part, dim,
                       (size_t)rank));
     take_name(u, at, t, u->reads.data[u->last[init]].node);

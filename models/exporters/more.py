@@ -412,8 +412,15 @@ class FoldedPositions(nn.Module):
     """Positions from a buffer of integers, with an offset, as an index; a token for all samples; a layer that is not read."""
     def __init__(s):
         super().__init__(); torch.manual_seed(0); s.w=nn.Embedding(7,4); s.p=nn.Embedding(5,4); s.o=nn.Embedding(5,4); s.q=nn.Parameter(torch.randn(5,4))
-        s.cls=nn.Parameter(torch.randn(1,1,4)); s.l=nn.Linear(4,2); s.unread=nn.Linear(4,4); s.kinds=nn.Embedding(1,4)
-        s.register_buffer("position_ids",torch.arange(6).expand((1,-1)),persistent=False); s.register_buffer("kind_ids",torch.zeros(1,6,dtype=torch.long),persistent=False)
+        s.cls=nn.Parameter(torch.randn(1,1,4)); s.l=nn.Linear(4,2); s.unread=nn.Linear(4,4); s.z=nn.Embedding(5,4); nn.init.zeros_(s.z.weight)
+        s.register_buffer("position_ids",torch.arange(6).expand((1,-1)),persistent=False)
     def forward(s,i):
-        n=i.shape[1]; k=s.kind_ids[:,:n].expand(i.shape[0],n); h=s.w(i)+s.p(s.position_ids[:,:n])+s.o((torch.arange(n)+0).unsqueeze(0))+s.q[torch.arange(n).unsqueeze(0).repeat(i.shape[0],1)]+s.kinds(k)
+        n=i.shape[1]; h=s.w(i)+s.z(torch.arange(n))+s.p(s.position_ids[:,:n])+s.o((torch.arange(n)+0).unsqueeze(0))+s.q[torch.arange(n).unsqueeze(0).repeat(i.shape[0],1)]
         return s.l(torch.tanh(torch.cat([s.cls.expand(i.shape[0],-1,-1),h],1))).mean(1)
+@k(lambda r: [torch.tensor(r.randint(0,7,(3,5)))])
+class FoldedEqual(nn.Module):
+    """Equal rows of a table and equal elements of a token: what was repeated cannot be told."""
+    def __init__(s):
+        super().__init__(); torch.manual_seed(0); s.w=nn.Embedding(7,4); s.p=nn.Embedding(5,4); nn.init.zeros_(s.p.weight); s.l=nn.Linear(4,2)
+        s.g=nn.Parameter(torch.ones(5,1)); s.register_buffer("position_ids",torch.arange(6).expand((1,-1)),persistent=False)
+    def forward(s,i): return s.l(torch.tanh(s.w(i)*s.g.expand(5,4)+s.p(s.position_ids[:,:5]))).mean(1)
