@@ -303,7 +303,7 @@ static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
 }
 
 /* Nobody need feed an input without elements, such as an empty past. */
-static ValueId empty(Ox *ox, Str name, TypeId type) {
+static ValueId no_elements(Ox *ox, Str name, TypeId type) {
     Tensor *t = NEW(ox->a, Tensor);
     *t = (Tensor){.type = type, .data = arena_alloc(ox->a, 1)};
     return ox_make_const(ox, name, t);
@@ -341,7 +341,7 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
     TRY(ox_type_make(ox, name, d, (int)s->n_dim, dim, &type));
     ox_name_of(ox, name)->value = given || type_count(type_get(type))
                                       ? graph_input(ox->g, name, type)
-                                      : empty(ox, name, type);
+                                      : no_elements(ox, name, type);
     return OK;
 }
 

@@ -256,7 +256,7 @@ static bool biased(Case *c) {
 }
 
 /* .. of a Linear without a bias: only the exporter transposes so. */
-static bool transposed(Case *c) {
+static bool transposed_alone(Case *c) {
     return in_weights_place(c) && ox_torch_counts(c->x->name, "val");
 }
 
@@ -531,7 +531,8 @@ static const struct {
     {TF, named_constant_by_tensorflow, GUESSED, "operand of %s, no variable"},
     {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},
     {STRIPPED, biased, TRAINS, "the weight beside '%s'"},
-    {STRIPPED, transposed, GUESSED, "operand of %s, transposed beforehand"},
+    {STRIPPED, transposed_alone, GUESSED,
+     "operand of %s, transposed beforehand"},
     {STRIPPED, counted, CODE, "a constant of the model's code"},
     {PADDLE, constant_of_paddle, CODE, "a constant of the model's code"},
     {PADDLE, buffer_of_paddle, FROZEN, "a tensor without a parameter's name"},
