@@ -157,6 +157,7 @@ need_pip_tool() {
     python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
     say "fetching $name"
     rm -rf "$dir"
+    mkdir -p "$cache"
     python3 -m pip --disable-pip-version-check install -q --target "$dir" \
         -r "$2" >"$cache/pip.log" 2>&1 || {
         tail -3 "$cache/pip.log" >&2
