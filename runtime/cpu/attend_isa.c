@@ -147,20 +147,14 @@ static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
 static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
                          int64_t lanes) {
 #if HAS_DOT
-    static const uint16_t weave[32] = {
-        0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i order = _mm512_loadu_si512(weave);
     if (r->kind == TILE_WIDENED) return;
     for (int64_t i = 0; i < block_length(r->kind, keys); i++)
         for (int64_t j = 0; j < lanes; j += VL) {
             const float *even = s + 2 * i * lanes + j;
-            __m512 low = {0}, high = {0};
-            if (2 * i < keys) low = _mm512_loadu_ps(even);
-            if (2 * i + 1 < keys) high = _mm512_loadu_ps(even + lanes);
-            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-            _mm512_storeu_si512(s + i * lanes + j,
-                                _mm512_permutexvar_epi16(order, both));
+            vf low = {0}, high = {0};
+            if (2 * i < keys) low = vload(even);
+            if (2 * i + 1 < keys) high = vload(even + lanes);
+            vstore(s + i * lanes + j, vpairs(low, high));
         }
 #else
     (void)r, (void)s, (void)keys, (void)lanes;
@@ -176,9 +170,7 @@ static void attend_pack_scores(const AttendRun *r, float *to, const float *s,
 #if HAS_DOT
     if (r->kind) {
         for (int64_t i = 0; i < keys * lanes; i += VL)
-            _mm256_storeu_si256(
-                (__m256i *)(void *)((uint16_t *)(void *)room + i),
-                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(s + i)));
+            vstore_dot((uint16_t *)(void *)room + i, vload(s + i), VL);
         src.p = room;
         src.dtype = AMPC_BF16;
     }

@@ -25,11 +25,7 @@ typedef struct FewRun {
    elements if they are pairs. */
 INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
 #if HAS_DOT
-    if (pairs) {
-        const void *q = at(p, dtype, i);
-        return n < 2 * VL ? (vf)_mm512_maskz_loadu_epi16((1u << n) - 1, q)
-                          : vload(q);
-    }
+    if (pairs) return vload_pairs(at(p, dtype, i), n);
 #endif
     (void)pairs;
     return n < VL ? vload_n(p, dtype, i, n) : vload_as(p, dtype, i);
@@ -37,8 +33,7 @@ INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
 
 INLINE vf few_fma(vf x, vf y, vf sum, int pairs) {
 #if HAS_DOT
-    if (pairs)
-        return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+    if (pairs) return vdot(x, y, sum);
 #endif
     (void)pairs;
     return vfma(x, y, sum);

@@ -46,21 +46,17 @@ typedef struct GemmPanel {
 
 #if HAS_DOT
 /* bf16 results of products by the machine's own bf16 instruction are rounded
-   by its conversion, too: fp32 subnormals become zero, as in the sums. */
+   by its conversion, too: at x86-64-v4 fp32 subnormals become zero, as in the
+   sums. */
 static void gemm_round_rows(uint16_t *to, int64_t next, const float *acc,
                             int64_t ld, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++, to += next, acc += ld) {
         int64_t j = 0;
         for (; j + 2 * VL <= cols; j += 2 * VL)
-            _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(
-                                            _mm512_loadu_ps(acc + j + VL),
-                                            _mm512_loadu_ps(acc + j)));
-        for (; j < cols; j += VL) {
-            __mmask16 m =
-                (__mmask16)(cols - j < VL ? (1u << (cols - j)) - 1 : 0xffffu);
-            __m512 v = _mm512_maskz_loadu_ps(m, acc + j);
-            _mm256_mask_storeu_epi16(to + j, m, (__m256i)_mm512_cvtneps_pbh(v));
-        }
+            vstore2_dot(to + j, vload(acc + j), vload(acc + j + VL));
+        for (; j + VL <= cols; j += VL) vstore_dot(to + j, vload(acc + j), VL);
+        if (j < cols)
+            vstore_dot(to + j, vload_n(acc, AMPC_F32, j, cols - j), cols - j);
     }
 }
 #endif

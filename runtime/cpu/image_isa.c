@@ -75,15 +75,11 @@ INLINE void image_vector(int kind, void *dst, int dtype, const ImageSrc *s,
     if (kind == IMAGE_F32) {
         vstore(dst, vload_mask(s->p, dtype, i, mask));
     } else if (kind == IMAGE_RAW) {
-        _mm512_storeu_si512(dst, _mm512_maskz_loadu_epi16(mask, h));
+        vstore(dst, vload_pairs_mask(h, mask));
     } else {
-        __mmask16 m = (__mmask16)mask, m2 = s->second ? m : 0;
         image_prefetch(h + s->second);
-        __m256i lo = _mm256_maskz_loadu_epi16(m, h);
-        __m256i hi = _mm256_maskz_loadu_epi16(m2, h + s->second);
-        __m512i up = _mm512_slli_epi32(_mm512_cvtepu16_epi32(hi), 16);
-        _mm512_storeu_si512(dst,
-                            _mm512_or_si512(_mm512_cvtepu16_epi32(lo), up));
+        vu odd = vload_u16_mask(h + s->second, s->second ? mask : 0);
+        vstore(dst, vweave_u16(vload_u16_mask(h, mask), odd));
     }
 }
 
@@ -105,12 +101,29 @@ INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
                      image_mask(r, v, lanes));
 }
 #else
+INLINE void image_weave(uint32_t *to, const uint16_t *even, int64_t second,
+                        int64_t n) {
+    const uint16_t *odd = even + second;
+    int64_t v = 0;
+    for (; second && v + VL <= n; v += VL)
+        vstore((float *)(void *)to + v,
+               vweave_u16(vload_u16(even + v), vload_u16(odd + v)));
+    for (; v < n; v++) to[v] = even[v] | (second ? (uint32_t)odd[v] << 16 : 0u);
+}
+
 INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
                        int64_t from, const ImageRow *r) {
-    float *to = dst;
-    image_zero(kind, to, r->lo);
-    widen_as(to + r->lo, s->p, dtype, from + r->first + r->lo, r->hi - r->lo);
-    image_zero(kind, to + r->hi, r->width - r->hi);
+    void *to = image_at(kind, dst, r->lo);
+    int64_t n = r->hi - r->lo;
+    from += r->first + r->lo;
+    image_zero(kind, dst, r->lo);
+    if (kind == IMAGE_F32)
+        widen_as(to, s->p, dtype, from, n);
+    else if (kind == IMAGE_RAW)
+        memcpy(to, at(s->p, dtype, from), (size_t)n * 2);
+    else
+        image_weave(to, at(s->p, dtype, from), s->second, n);
+    image_zero(kind, image_at(kind, dst, r->hi), r->width - r->hi);
 }
 #endif
 

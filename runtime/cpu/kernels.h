@@ -147,7 +147,11 @@ size_t cpu_lib_kept(PlanLib lib, const void *par, int threads);
 int cpu_isa_level(void);
 /* The word in AMPC_ISA, if it is not one of CPU_ISA_WORDS; else NULL. */
 const char *cpu_isa_unknown(void);
+#if defined __aarch64__
+#define CPU_ISA_WORDS "v8 or v8.6"
+#else
 #define CPU_ISA_WORDS "v2, v3, v4, v4-amx, v4-dot or v4-fma"
+#endif
 const char *cpu_isa_name(int level); /* "x86-64-v3" */
 
 #endif

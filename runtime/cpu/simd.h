@@ -13,7 +13,8 @@
      SIMD_DOT_ROWS, _COLS   of a tile of dot products
      HAS_FMA                vfma and sfma round once
      HAS_F16                instructions convert f16
-     HAS_MASK               vload_mask; vload_n and vstore_n are its own
+     HAS_MASK               vload_mask, vload_u16_mask, with HAS_DOT
+                            vload_pairs_mask; vload_n and vstore_n are its own
      HAS_DOT                products of pairs of bf16, for files that define
                             SIMD_WANTS_DOT before they include anything
      HAS_SSE                SSE4.1, whatever VL is
@@ -37,7 +38,14 @@
                             (1 + 3)
      vload_i8               n bytes as lanes
      vtake                  takes v, of number `tap`, where it is greater, or
-   the first NaN vgreater               the greater, or one that is NaN
+                            the first NaN
+     vgreater               the greater, or one that is NaN
+   With HAS_DOT, where a lane holds a pair of bf16, the even one in the low
+   half, vload_pairs            n bf16, at most 2 VL; zeros behind them and for
+   files with SIMD_WANTS_DOT vdot                   c + the products of both
+   halves of a and b vpairs                 pairs of lanes of fp32, rounded
+     vstore2_dot            two vectors of sums, rounded, side by side
+     vstore_dot             n of one, at most VL
 
    A fused multiply-add is written (vfma), never left to the compiler, so an
    element's bits do not depend on the code path that computed it; without

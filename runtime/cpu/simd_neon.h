@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simd_neon.h: vectors of armv8-a (NEON): see simd.h.
+/* simd_neon.h: shared by levels of NEON; see simd.h.
 
    Of the 32 registers a tile takes 12 for sums, 3 for a row of B and 4 for A.
    Multiply-adds round once, as at x86-64-v3, so that a chain of them has the
@@ -9,11 +9,6 @@
 
 #include <arm_neon.h>
 
-#include "runtime/cpu/kernels.h" /* before ISA: it reads isa.def */
-
-#define ISA(name) ampc_v8_##name
-#define ISA_LEVEL AMPC_ISA_V8
-
 #define SIMD_LANES    4
 #define SIMD_ROWS     4
 #define SIMD_VECTORS  3
@@ -22,7 +17,6 @@
 #define HAS_FMA       1
 #define HAS_F16       1
 #define HAS_MASK      0
-#define HAS_DOT       0
 #define HAS_SSE       0
 #define HAS_TILES     0
 

@@ -26,6 +26,9 @@ INLINE vf vload(const float *p) { return *(const vf_any *)p; }
 INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
 INLINE vf vset(float x) { return x - (vf){0}; } /* keeps -0 and NaN */
 
+/* Pairs of lanes below 2^16, the even one in the low half. */
+INLINE vf vweave_u16(vu even, vu odd) { return (vf)(even | odd << 16); }
+
 INLINE float sfma(float a, float b, float c) {
 #if HAS_FMA
     return __builtin_fmaf(a, b, c);

@@ -107,7 +107,45 @@ INLINE vf vgreater(vf a, vf b) {
     return (vf)_mm512_mask_max_ps((__m512)a, number, (__m512)a, (__m512)b);
 }
 
+/* ---- pairs of bf16 ------------------------------------------------------- */
+
+INLINE vf vload_pairs_mask(const uint16_t *p, uint32_t mask) {
+    return (vf)_mm512_maskz_loadu_epi16(mask, p);
+}
+
+INLINE vf vload_pairs(const uint16_t *p, int64_t n) {
+    return vload_pairs_mask(p, n < 2 * VL ? (1u << n) - 1 : ~0u);
+}
+
+#ifdef SIMD_WANTS_DOT
+INLINE vf vdot(vf a, vf b, vf c) {
+    return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+}
+
+INLINE vf vpairs(vf even, vf odd) {
+    static const uint16_t weave[32] = {
+        0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    return (vf)_mm512_permutexvar_epi16(_mm512_loadu_si512(weave), both);
+}
+
+INLINE void vstore2_dot(uint16_t *p, vf v, vf w) {
+    _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh((__m512)w, (__m512)v));
+}
+
+INLINE void vstore_dot(uint16_t *p, vf v, int64_t n) {
+    __mmask16 m = (__mmask16)(n < VL ? (1u << n) - 1 : 0xffffu);
+    _mm256_mask_storeu_epi16(p, m, (__m256i)_mm512_cvtneps_pbh((__m512)v));
+}
+#endif
+
 /* ---- masked lanes -------------------------------------------------------- */
+
+INLINE vu vload_u16_mask(const uint16_t *p, uint32_t mask) {
+    return (vu)_mm512_cvtepu16_epi32(
+        _mm256_maskz_loadu_epi16((__mmask16)mask, p));
+}
 
 INLINE vf vload_mask(const void *p, int dtype, int64_t i, uint32_t mask) {
     __mmask16 m = (__mmask16)mask;

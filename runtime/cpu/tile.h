@@ -54,10 +54,8 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
                          float *c, int64_t ldc, int add);
 
 /* First index 1: each 32-bit element of both factors holds two bf16 that belong
-   to neighbouring k (channels, i), the even one in the low half (vdpbf16ps).
-   First index 1: each 32-bit element of both factors holds two bf16 that
-   belong to neighbouring k (channels, i), the even one in the low half
-   (vdpbf16ps). It exists at level v4 and is used if cpu_bf16_dot() is true. */
+   to neighbouring k (channels, i), the even one in the low half (vdot).  It
+   exists at levels with HAS_DOT and is used if cpu_bf16_dot() is true. */
 enum { TILE_KINDS = 1 + HAS_DOT };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];

@@ -40,8 +40,7 @@ typedef int32_t pair_any __attribute__((may_alias, aligned(2)));
 /* c + a * b, or c + a0 * b0 + a1 * b1 for pairs of bf16. */
 INLINE vf tile_fma(int kind, vf a, vf b, vf c) {
 #if HAS_DOT
-    if (kind == 1)
-        return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+    if (kind == 1) return vdot(a, b, c);
 #endif
     (void)kind;
     return vfma(a, b, c);

@@ -11,6 +11,9 @@
 
 #define CC   "aarch64-linux-gnu-gcc"
 #define QEMU "qemu-aarch64"
+/* Its own libraries, not those of a system with arm64 as a second
+   architecture, whose loader is another one. */
+#define ROOT "/usr/aarch64-linux-gnu"
 
 static void say(const char *command) {
     char *out;
@@ -26,15 +29,15 @@ static void need_tools(void) {
 }
 
 /* The objects of the runtime are kept beside the modules of this test. */
-char *foreign_compile(const char *model, const char *options) {
+char *foreign_compile(const char *model, const char *target,
+                      const char *options) {
     static int count;
     char *path, *command;
     need_tools();
     REQUIRE(asprintf(&path, "%s/a%d.so", test_tmpdir(), ++count) > 0);
-    REQUIRE(asprintf(&command,
-                     "'%s' '%s' -o '%s' --target cpu:armv8-a --cache "
-                     "'%s/cache' %s",
-                     test_ampc(), model, path, test_tmpdir(), options) > 0);
+    REQUIRE(asprintf(
+                &command, "'%s' '%s' -o '%s' --target %s --cache '%s/cache' %s",
+                test_ampc(), model, path, target, test_tmpdir(), options) > 0);
     say(command);
     free(command);
     return path;
@@ -58,15 +61,23 @@ static void build_host(void) {
     free(api);
 }
 
+static const char *cpu_of = "max", *isa_of = "";
+
+void foreign_machine(const char *cpu, const char *isa) {
+    cpu_of = cpu ? cpu : "max";
+    isa_of = isa ? isa : "";
+}
+
 char *foreign_run(const char *module, int threads, const char *what,
                   const void *bytes, size_t size, size_t *n) {
     char *command;
     build_host();
     REQUIRE(test_write_file(test_tmp("foreign.in"), bytes, size));
     REQUIRE(asprintf(&command,
-                     "cd '%s' && " QEMU " -L /usr/aarch64-linux-gnu ./foreign "
+                     "cd '%s' && AMPC_ISA='%s' " QEMU " -cpu %s "
+                     "-L " ROOT " -E LD_LIBRARY_PATH=" ROOT "/lib ./foreign "
                      "'%s' %d %s <foreign.in 2>&1 >foreign.out",
-                     test_tmpdir(), module, threads, what) > 0);
+                     test_tmpdir(), isa_of, cpu_of, module, threads, what) > 0);
     say(command);
     free(command);
     char *out = test_read_file(test_tmp("foreign.out"), n);

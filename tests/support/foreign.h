@@ -6,8 +6,13 @@
 
 #include <stddef.h>
 
-/* A module for --target cpu:armv8-a; for free(). */
-char *foreign_compile(const char *model, const char *options);
+/* A module for --target `target`, of AArch64; for free(). */
+char *foreign_compile(const char *model, const char *target,
+                      const char *options);
+
+/* The processor of the runs that follow, as qemu's -cpu names it, and AMPC_ISA;
+   NULL: qemu's own, which has bfdot; none. */
+void foreign_machine(const char *cpu, const char *isa);
 
 /* What the module answers to those bytes (foreign_host.c), n of them; for
    free().  An error ends the test case. */

@@ -9,10 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 4096 };
-
-static ampc_input in[MOST];
-static ampc_output out[MOST];
+static ampc_input *in;
+static ampc_output *out;
 
 static int stop(const char *why) {
     fprintf(stderr, "%s\n", why);
@@ -21,6 +19,8 @@ static int stop(const char *why) {
 
 /* 0: all inputs are there; else the end, or memory that is short. */
 static int take(const ampc_api *api, const char *program, uint32_t n) {
+    if (!in) in = calloc(n, sizeof *in);
+    if (!in) return 1;
     for (uint32_t i = 0; i < n; i++) {
         ampc_tensor_info t = {.size = sizeof t};
         if (api->input(api->module, program, i, &t)) return 1;
@@ -36,8 +36,8 @@ static int predict(const ampc_api *api, ampc_session *s) {
     ampc_module_info info = {.size = sizeof info};
     api->program(api->module, "predict", &p);
     api->describe(api->module, &info);
-    if (p.ninput > MOST || p.noutput > MOST) return stop("too many tensors");
-    if (take(api, "predict", p.ninput)) return stop("input is missing");
+    out = calloc(p.noutput, sizeof *out);
+    if (!out || take(api, "predict", p.ninput)) return stop("input is missing");
     for (uint32_t i = 0; i < p.noutput; i++) {
         ampc_tensor_info t = {.size = sizeof t};
         api->output(api->module, "predict", i, &t);
