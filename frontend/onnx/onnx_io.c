@@ -302,7 +302,8 @@ static void note_unbound(Ox *ox, Unbound *u, Str input, int axis,
     if (!u->example) u->example = *name ? ox_quote(ox, name) : place;
 }
 
-/* Nobody need feed an input without elements, such as an empty past. */
+/* Nobody need feed an input that --dim leaves without elements, such as an
+   empty past. */
 static ValueId no_elements(Ox *ox, Str name, TypeId type) {
     Tensor *t = NEW(ox->a, Tensor);
     *t = (Tensor){.type = type, .data = arena_alloc(ox->a, 1)};
@@ -318,7 +319,7 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
                                    known */
     const Type *given = at < dims->ngiven ? type_get(dims->given[at]) : NULL;
     int64_t dim[MAX_RANK] = {0};
-    bool complete = true;
+    bool complete = true, none = false;
     DType d;
     TypeId type;
     if (!s)
@@ -333,15 +334,16 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
         if (ours && *dim_name(s->dim[k]))
             TRY(bind(dims, dim_name(s->dim[k]), given->dim[k]));
         dim[k] = ours ? given->dim[k] : dim_value(dims, name, k, s->dim[k]);
+        none |= dim[k] == 0 && !dim_known(s->dim[k]);
         if (dim[k] >= 0 || dim_known(s->dim[k])) continue;
         note_unbound(ox, u, name, k, s->dim[k]);
         complete = false;
     }
     if (!complete) return OK;
     TRY(ox_type_make(ox, name, d, (int)s->n_dim, dim, &type));
-    ox_name_of(ox, name)->value = given || type_count(type_get(type))
-                                      ? graph_input(ox->g, name, type)
-                                      : no_elements(ox, name, type);
+    ox_name_of(ox, name)->value = none && !given
+                                      ? no_elements(ox, name, type)
+                                      : graph_input(ox->g, name, type);
     return OK;
 }
 
