@@ -78,7 +78,7 @@ static bool is_of_layer(const Graph *g, const Node *n) {
     const Type *w = value_type(g, n->in[1]);
     int64_t k = w->dim[0], all = value_count(g, n->in[0]);
     if (attr_int(n, AK_trans_b)) k = w->dim[1];
-    return value_dtype(g, n->in[0]) == DT_BF16 && w->dtype == DT_BF16 &&
+    return dtype_is_low(value_dtype(g, n->in[0])) && dtype_is_low(w->dtype) &&
            fits_eight(w->dim[0]) && fits_eight(w->dim[1]) &&
            fits_eight(all / k);
 }
@@ -109,7 +109,7 @@ static void find_layers(Eight *e) {
 static bool reads_eight(const Eight *e, const Node *n) {
     bool low = !n->fn && n->op == OP_MATMUL && !(n->flags & NODE_UPDATE);
     for (int k = 0; k < 2 && low; k++)
-        low = value_dtype(e->g, n->in[k]) == DT_BF16;
+        low = dtype_is_low(value_dtype(e->g, n->in[k]));
     for (int i = 0; i < e->layers.len && low; i++)
         if (e->layers.data[i] == n->loc.named) return true;
     return false;
