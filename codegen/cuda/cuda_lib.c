@@ -203,8 +203,8 @@ static void print_attend_grad(LibPrint *p, const LibAttend *c) {
     if (flash) p->out->first.shared = (uint32_t)grad_bytes(c, own);
     if (!grows) return;
     p->out->scratch = (uint64_t)(slices * sums);
-    /* sums that are written and read again: those of all blocks of keys, or of
-       all but the last; half of the blocks have keys of a causal query */
+    /* Sums are written and read again for all blocks of keys, or for all but
+       the last; half of the blocks have keys of a causal query. */
     double times = (double)(slices > 1 ? 2 * blocks : 2 * (blocks - 1));
     if (c->causal) times = slices > 1 ? (double)blocks + 1 : times / 2;
     p->out->work.bytes = (double)sums * times;
@@ -300,7 +300,7 @@ static void print_argsort(LibPrint *p, const LibArgsort *c) {
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* One thread computes each result; there is no choice. */
+/* One thread computes each result. */
 static void print_each(LibPrint *p, int64_t results) {
     if (results == 0) return;
     cl_begin(p, NULL, 0);

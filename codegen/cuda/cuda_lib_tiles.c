@@ -89,9 +89,7 @@ static int near_of(int64_t dtype, int64_t line) {
     return n;
 }
 
-/* The store of the epilogue's functor, or that of device.cuh for lines of
-   `line`.
- */
+/* The store of the epilogue's functor, or device.cuh's for lines of `line`. */
 static StoreRun run_of(const LibPrint *p, int64_t dtype, int64_t line) {
     const Kernel *e = p->s->epilogue;
     int near = e ? cuda_pack(e) : near_of(dtype, line);

@@ -24,16 +24,16 @@ static void sign(Made *m, const char *lines) {
 /* Adds tensors of 0.5, "name dims; .."; a number has the dims "-". */
 static void weights(Made *m, const char *rows) {
     char name[40], dims[20];
-    for (int n; sscanf(rows, " %39s %19[^;];%n", name, dims, &n) == 2;
-         rows += n)
+    for (int n; sscanf(rows, " %39s %19[^;]%n", name, dims, &n) == 2;
+         rows += n + (rows[n] == ';'))
         made_f32(m, name, *dims == '-' ? "" : dims, 0.5f);
 }
 
 /* Adds nodes, "Op inputs output; ..", of which y is the model's output. */
 static void nodes(Made *m, const char *rows) {
     char op[20], in[60], out[20];
-    for (int n; sscanf(rows, " %19s %59s %19[^;];%n", op, in, out, &n) == 3;
-         rows += n)
+    for (int n; sscanf(rows, " %19s %59s %19[^;]%n", op, in, out, &n) == 3;
+         rows += n + (rows[n] == ';'))
         made_node(m, op, in, out);
     made_output(m, "y");
 }
