@@ -46,7 +46,8 @@ static int predict(const ampc_api *api, ampc_session *s) {
     if (api->predict(s, in, p.ninput, info.batch, out, p.noutput))
         return stop(api->error(s));
     for (uint32_t i = 0; i < p.noutput; i++)
-        fwrite(out[i].data, 1, out[i].bytes, stdout);
+        if (strncmp(out[i].name, "ampc.", 5) != 0) /* no metrics */
+            fwrite(out[i].data, 1, out[i].bytes, stdout);
     return 0;
 }
 

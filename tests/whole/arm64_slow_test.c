@@ -143,7 +143,7 @@ TEST_CASE(arm64, gpt_trains_as_pytorch) { check_trace("gpt_dynamo_adamw"); }
 
 /* One module with both levels takes what the processor and AMPC_ISA allow; the
    first step of either is as near to the other as one device is to another. */
-static void check_levels(const char *name) {
+static void check_levels(const char *name, bool multiplies_pairs) {
     static const double near[] = TOL_DEVICE_BF16;
     Example x = example(name);
     size_t size = (size_t)trace_find(&x.t, "loss")->dim[0] * 16;
@@ -158,7 +158,7 @@ static void check_levels(const char *name) {
     foreign_machine(NULL, NULL);
     CHECK(!memcmp(there, plain, size));
     CHECK(!memcmp(asked, plain, size));
-    CHECK(memcmp(dots, plain, size));
+    CHECK(!!memcmp(dots, plain, size) == multiplies_pairs);
     double a[2], b[2];
     memcpy(a, dots, sizeof a);
     memcpy(b, plain, sizeof b);
@@ -169,13 +169,13 @@ static void check_levels(const char *name) {
 }
 
 TEST_CASE(arm64, mlp_takes_the_level_of_the_processor) {
-    check_levels("mlp_dynamo_adamw");
+    check_levels("mlp_dynamo_adamw", true);
 }
 
 TEST_CASE(arm64, cnn_takes_the_level_of_the_processor) {
-    check_levels("cnn_dynamo_slow");
+    check_levels("cnn_dynamo_slow", false);
 }
 
 TEST_CASE(arm64, gpt_takes_the_level_of_the_processor) {
-    check_levels("gpt_dynamo_adamw");
+    check_levels("gpt_dynamo_adamw", true);
 }
