@@ -85,8 +85,9 @@ bool is_vector_view(const Graph *g, ValueId v) {
 
 /* Matrix products that read f32 (autocast.c) and their gradients: those of
    wide_products.h, products with a vector (a linear layer with one output is
-   not one), and with a computed constant, such as the matrix of a Fourier
-   transform. */
+   not one), with a computed constant, such as the matrix of a Fourier
+   transform, and of functions that autocast has in fp32, such as a
+   determinant. */
 static void note_wide_products(Facts *f, Arena *a) {
     enum { FEW = 2048 };
     const Graph *g = f->g;
@@ -103,7 +104,7 @@ static void note_wide_products(Facts *f, Arena *a) {
             dtype_of(g, n->in[1]) != DT_F32)
             continue;
         f->wide[n->out[0].i] |=
-            fixed[n->in[0].i] || fixed[n->in[1].i] ||
+            n->loc.inside || fixed[n->in[0].i] || fixed[n->in[1].i] ||
             (value_count(g, n->out[0]) <= FEW &&
              (line[n->out[0].i] || is_vector_view(g, n->in[0]) ||
               is_vector_view(g, n->in[1])));

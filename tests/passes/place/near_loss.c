@@ -285,6 +285,33 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
     }
 }
 
+/* Autocast has a determinant in fp32, and in its recursion results of products
+   cancel: they are not stored in 16 bits, either. */
+TEST_CASE(place, what_a_determinant_computes_is_f32) {
+    static const char text[] = "graph forward(%x: f32[512]) {\n"
+                               "  param %m: f32[512,8,8] = normal(1, 1)\n"
+                               "  %d = det %m : f32[512]\n"
+                               "  %y = mul %d, %x\n"
+                               "  return y=%y\n}\n";
+    static const char *const low[] = {"bf16", "fp16"};
+    for (int i = 0; i < 2; i++) {
+        Arena *a = arena_new();
+        Module *m = parsed(a, text);
+        int products = 0;
+        staged(a, m, STAGE_PRIMITIVE,
+               FLAGS("--precision", low[i], "--loss", "none"));
+        const Graph *g = m->graphs.data[0];
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_at(g, k);
+            products += n->op == OP_MATMUL;
+            CHECK_MSG(!dtype_is_low(value_dtype(g, n->out[0])), "%s: %s",
+                      low[i], value_get(g, n->out[0])->name);
+        }
+        CHECK(products == 7);
+        arena_free(a);
+    }
+}
+
 /* ---- positions ----------------------------------------------------------- */
 
 /* v and the values that it is computed from element by element are f32. */
