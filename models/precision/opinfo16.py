@@ -51,7 +51,6 @@ STATES = {  # of samples without distances
     "no step": "the module's step fails",
     "no time": "the time limit",
     "crashed": "the process ended, mostly within an exporter",
-    "none": "a run that recorded no reasons",
 }
 SKIP = ("rand", "bernoulli", "dropout", "normal", "uniform", "empty", "poisson",
         "multinomial", "exponential", "cauchy", "geometric", "log_normal")
@@ -186,18 +185,22 @@ def backward(net, w, scale=1.):
 
 
 def stepped(m, ws, start):
-    out = []
+    """Loss and gradients by plain SGD; 0 of a parameter that the exporter left
+    out because nothing reads its elements."""
+    out, known = [], m.variables()
     for w in ws:
         s = m.session(device="cpu", threads=1)
         for n, v in start.items():
-            s[n] = v.numpy().reshape(s[n].shape)
+            if n in known:
+                s[n] = v.numpy().reshape(s[n].shape)
         for _ in range(30):
             r = s.step(w=w.numpy())
             if r["applied"]:
                 break
         out.append((r["loss"], {
             n: (v.double().numpy() - s[n].astype("f8").reshape(v.shape))
-            / losses.RATE for n, v in start.items()}))
+            / losses.RATE if n in known else np.zeros(v.shape)
+            for n, v in start.items()}))
     return out
 
 
