@@ -211,13 +211,15 @@ static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, Type t) {
 /* The parameter [out] that v adds to the outputs of product n; -1: none. For a
    convolution v is [out,1,..]. */
 static int bias_beside(const Graph *g, const Node *n, ValueId v) {
-    const Node *channels = def_of(g, v, OP_RESHAPE);
-    int axes = n->op == OP_CONV ? value_type(g, n->out[0])->rank - 2 : 0;
-    const Type *t = value_type(g, v);
-    if (n->op == OP_CONV && (!channels || t->rank <= axes ||
-                             t->dim[t->rank - 1 - axes] != value_count(g, v)))
-        return -1;
-    const Value *x = value_get(g, n->op == OP_CONV ? channels->in[0] : v);
+    if (n->op == OP_CONV) {
+        const Node *channels = def_of(g, v, OP_RESHAPE);
+        const Type *t = value_type(g, v);
+        int axis = t->rank + 1 - value_type(g, n->out[0])->rank;
+        if (!channels || axis < 0 || t->dim[axis] != value_count(g, v))
+            return -1;
+        v = channels->in[0];
+    }
+    const Value *x = value_get(g, v);
     return x->kind == VK_VAR && type_get(x->type)->rank == 1 ? x->var : -1;
 }
 

@@ -157,7 +157,7 @@ static const Var *variable_of(const Graph *g, ValueId v, int *left) {
     if (val->kind != VK_RESULT || --*left < 0) return NULL;
     const Node *n = node_get(g, val->def);
     const Var *first = NULL;
-    for (int i = 0; i<n->nin && * left> 0; i++) {
+    for (int i = 0; *left > 0 && i < n->nin; i++) {
         const Var *var =
             is_value(n->in[i]) ? variable_of(g, n->in[i], left) : NULL;
         if (!first) first = var;
