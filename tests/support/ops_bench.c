@@ -151,6 +151,8 @@ OpsBench ops_bench_new(void) { return ops_bench_without(NULL); }
 
 OpsBench ops_bench_without(const char *dtype) {
     OpsBench b = {.a = arena_new(), .without = dtype};
+    b.fn_seen = NEW_ARRAY(b.a, bool, fn_std_count());
+    b.fn_differentiated = NEW_ARRAY(b.a, bool, fn_std_count());
     b.m = module_new(b.a, "ops");
     b.all = graph_new(b.m, "predict");
     test_each_file("tests/ops", ".amp", add_file, &b);

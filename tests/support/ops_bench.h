@@ -20,7 +20,7 @@ typedef struct OpsBench {
     Graph *all;           /* program "predict" */
     VEC(OpsRange) ranges; /* ranges of its inputs, in order */
     bool seen[NUM_OPS], differentiated[NUM_OPS];
-    bool fn_seen[256], fn_differentiated[256]; /* by place in std.amp */
+    bool *fn_seen, *fn_differentiated; /* [fn_std_count()], as in std.amp */
     int instances;
     const char *without; /* no instances of this dtype; NULL: of all */
 } OpsBench;
