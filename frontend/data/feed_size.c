@@ -13,11 +13,11 @@ typedef int64_t Shape[AMPC_RANK_LIMIT];
 
 /* An input at all sizes. */
 typedef struct SizedInput {
-    Shape *at;     /* by size */
-    Shape given;   /* of the batch */
-    bool pads;     /* there is a value of --pad: */
-    char value[8]; /* an element */
-    char *cut;     /* room for a batch; NULL: not yet needed */
+    Shape *at;                 /* by size */
+    Shape given;               /* of the batch */
+    bool pads;                 /* there is a value of --pad: */
+    _Alignas(8) char value[8]; /* an element */
+    char *cut;                 /* room for a batch; NULL: not yet needed */
 } SizedInput;
 
 struct FeedSizes {

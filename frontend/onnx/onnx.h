@@ -313,6 +313,8 @@ Status ox_write_mutations(Ox *ox);
 void ox_find_uses(Ox *ox);
 /* True for Add, Sub, Mul and Div: each operand may be a weight. */
 bool ox_elementwise(const OxNode *n);
+/* An operand is one of OxOp's nd or weight; bit 30 is of all from 30 on. */
+bool ox_among(unsigned mask, int operand);
 Status ox_decide(Ox *ox);
 /* A note to the user about a file in which all gradients pass. */
 Str ox_keeps_no_stops(const Ox *ox);

@@ -77,7 +77,7 @@ static OxName *made_name(const Ox *ox, Str name) {
 }
 
 static bool matters(const OxNode *n, int operand) {
-    return !(n->op->nd & (1u << operand));
+    return !ox_among(n->op->nd, operand);
 }
 
 /* Their constants are known when the model is compiled if the nodes around

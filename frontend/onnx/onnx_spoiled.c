@@ -512,7 +512,7 @@ static void warn_merged(Ox *ox) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         for (int k = 0; k < n->nin; k++) {
             const OxName *x = ox_name_of(ox, n->in[k]);
-            if (!x || x->kind != OX_INIT || !(n->op->weight >> k & 1) ||
+            if (!x || x->kind != OX_INIT || !ox_among(n->op->weight, k) ||
                 !ox->inits.data[x->index].proto->n_dims ||
                 !of_another_layer(n->in[k], n->name))
                 continue;

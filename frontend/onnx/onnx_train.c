@@ -295,9 +295,9 @@ static bool quantises(Case *c) {
 static bool fixed_by_fused(Case *c) {
     for (int i = 0; i < c->ox->order.len; i++) {
         const OxNode *n = &c->ox->nodes.data[c->ox->order.data[i]];
-        for (int k = 0; k < n->nin && k < 31; k++) {
+        for (int k = 0; k < n->nin; k++) {
             if (n->in[k] != c->x->name) continue;
-            if (!*n->domain || !(n->op->nd >> k & 1)) return false;
+            if (!*n->domain || !ox_among(n->op->nd, k)) return false;
             c->from = n->type;
         }
     }

@@ -9,12 +9,12 @@
 
 /* ---- roles --------------------------------------------------------------- */
 
-static bool bit(unsigned mask, int slot) {
-    return mask >> (slot < 30 ? slot : 30) & 1;
+bool ox_among(unsigned mask, int operand) {
+    return mask >> (operand < 30 ? operand : 30) & 1;
 }
 
 bool ox_elementwise(const OxNode *n) {
-    return n->op->handler == OX_elem && bit(n->op->weight, 1);
+    return n->op->handler == OX_elem && ox_among(n->op->weight, 1);
 }
 
 /* A subgraph, and the values that its inputs stand for in the model (such as
@@ -52,7 +52,7 @@ static void find_body_roles(Ox *ox, const OxNode *owner, const Body *up,
         for (size_t k = 0; k < p->n_input; k++) {
             in[k] = outside(ox, owner, &body, p->input[k]);
             if (op && in[k] && in[k]->kind == OX_INIT && !in[k]->role &&
-                bit(op->weight, (int)k) &&
+                ox_among(op->weight, (int)k) &&
                 onnx_may_be_weight(ox->inits.data[in[k]->index].proto))
                 in[k]->role = owner;
         }
@@ -97,10 +97,10 @@ static void find_roles(Ox *ox) {
         }
         for (int k = 0; k < n->nin && reaches; k++) {
             OxName *in = ox_name_of(ox, n->in[k]);
-            if (!in || bit(n->op->nd, k)) continue;
+            if (!in || ox_among(n->op->nd, k)) continue;
             in->reaches = true;
             if (is_bound(n, k)) continue;
-            if (bit(n->op->weight, k) && (!in->role || !ox_elementwise(n)))
+            if (ox_among(n->op->weight, k) && (!in->role || !ox_elementwise(n)))
                 in->role = n;
             else if (n->op->weight >> 31 && !in->role)
                 in->role = role;
@@ -185,7 +185,7 @@ static Operands operands_of(const Uses *u, const OxNode *n) {
     for (int k = 0; k < n->nin; k++) {
         double v;
         Made m = made_of(u, n->in[k]);
-        if (!*n->in[k] || bit(n->op->nd, k) ||
+        if (!*n->in[k] || ox_among(n->op->nd, k) ||
             use_number_of(u->ox, n->in[k], &v))
             continue;
         if (m.raw)

@@ -183,6 +183,7 @@ static void walk_file(const char *file, int column, int least) {
     options_inference(&o, t.a);
     if (import_onnx(t.a, &d, path, (const uint8_t *)bytes, n, &o, &m) != OK)
         FAIL("%s", d.text.data);
+    sb_free(&d.text); /* warnings */
     free(bytes);
     differentiate(&t, m, &o, NULL, x);
     CHECK(x->g->inputs.len >= least);

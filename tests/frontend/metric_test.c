@@ -241,7 +241,7 @@ TEST_CASE(metric, takes_the_largest_label_as_the_class_with_an_axis) {
 }
 
 TEST_CASE(metric, has_no_value_without_numbers) {
-    const float y[8] = {NAN, 0, 0, 1, 2, 2, 5, 0};
+    const float y[10] = {NAN, 0, 0, 1, 2, 2, 5, 0};
     const int64_t zeros[4] = {0};
     char why[300];
     CHECK(isnan(

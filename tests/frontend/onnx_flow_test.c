@@ -95,7 +95,7 @@ TEST_CASE(onnx_flow, branches_of_two_types_are_refused) {
     Made m, then, otherwise;
     branches(&m, &then, &otherwise, "Neg", "ReduceSum");
     refused(&m, "a result is f32[3] or f32[1]: both must have one type");
-    made_end(&then), made_end(&otherwise);
+    made_end(&m), made_end(&then), made_end(&otherwise);
 }
 
 /* ---- Loop ---------------------------------------------------------------- */
@@ -244,7 +244,7 @@ TEST_CASE(onnx_flow, bounds_of_turns) {
             refused(&m, rows[i].why);
         else
             CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
-        made_end(&body);
+        made_end(&m), made_end(&body);
     }
 }
 
@@ -255,5 +255,5 @@ TEST_CASE(onnx_flow, a_bound_for_no_loop) {
     trips(&m, "halving", 2);
     refused(&m, "--max-trips halving: no loop of that name has a number of "
                 "trips that depends on data");
-    made_end(&body);
+    made_end(&m), made_end(&body);
 }

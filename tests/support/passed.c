@@ -36,12 +36,14 @@ void passed(Arena *a, Module *m, const char *passes, const char *const *flags) {
     Diag d = {0};
     Options o = options_of(a, flags);
     if (run_passes(m, &d, &o, passes, false) != OK) FAIL("%s", d.text.data);
+    sb_free(&d.text);
 }
 
 void staged(Arena *a, Module *m, Stage stage, const char *const *flags) {
     Diag d = {0};
     Options o = options_of(a, flags);
     if (run_pipeline(m, &d, &o, stage, false) != OK) FAIL("%s", d.text.data);
+    sb_free(&d.text);
 }
 
 void lowered(Arena *a, Module *m, const char *const *flags) {

@@ -152,8 +152,10 @@ TEST_CASE(npy, truncated) {
     for (size_t i = 1; i <= 9; i++) {
         CHECK_EQ_INT(read_bytes(more, n + i, &a, &d), ERR_USER);
         CHECK_HAS(d.text.data, "more data than its shape");
+        sb_free(&d.text);
     }
     CHECK_EQ_INT(read_bytes(idx, 17, &a, &d), ERR_USER);
+    sb_free(&d.text);
     free(more);
     REQUIRE(read_bytes(idx, 16, &a, &d) == OK);
     CHECK(a.rank == 2 && a.dim[0] == 2 && a.memory[3] == 4);
