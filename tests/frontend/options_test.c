@@ -1,176 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options_test.c: the last legal and the first illegal value, at both ends,
    for every number on the command line. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "ir/fn/optimizer.h"
 #include "frontend/cli/options_text.h"
+#include "ir/fn/optimizer.h"
+#include "tests/frontend/options/options.h"
 #include "tests/harness.h"
 
-typedef struct Bound {
-    const char *option, *legal, *illegal;
-} Bound;
-
-static const Bound bounds[] = {
-    {"--loss", "cross_entropy,label_smoothing=0",
-     "cross_entropy,label_smoothing=-1e-9"},
-    {"--loss", "cross_entropy,label_smoothing=1",
-     "cross_entropy,label_smoothing=1.0000001"},
-    {"--loss", "cross_entropy,axis=7", "cross_entropy,axis=8"},
-    {"--loss", "cross_entropy,axis=-8", "cross_entropy,axis=-9"},
-    {"--loss", "cross_entropy,axis=1", "cross_entropy,axis=1.5"},
-    {"--loss", "cross_entropy,ignore_index=-100",
-     "cross_entropy,ignore_index=0.5"},
-    {"--loss", "huber,delta=0.001", "huber,delta=0"},
-    {"--loss", "huber,delta=0.001", "huber,delta=-1"},
-    {"--loss", "huber,delta=0.001", "huber,delta=nan"},
-    {"--loss", "huber,delta=0.001", "huber,delta="},
-    {"--loss", "huber,delta=0.001", "huber,delta"},
-    {"--loss", "cross_entropy,class_weights=0/1/2.5",
-     "cross_entropy,class_weights=0/-1/2"},
-    {"--loss", "nll,class_weights=1", "nll,class_weights=1/"},
-    {"--loss", "nll,class_weights=1/2", "mse,class_weights=1/2"},
-    {"--top-k", "2", "1"},
-    {"--optimizer", "sgd,lr=0", "sgd,lr=-1e-9"},
-    {"--optimizer", "sgd,lr=1e38", "sgd,lr=1e39"},
-    {"--optimizer", "sgd,lr=1", "sgd,lr=inf"},
-    {"--optimizer", "sgd,momentum=1", "sgd,momentum=1.0000001"},
-    {"--optimizer", "sgd,momentum=0", "sgd,momentum=-1e-9"},
-    {"--optimizer", "sgd,weight_decay=0", "sgd,weight_decay=-1e-9"},
-    {"--optimizer", "sgd,momentum=0.1,nesterov", "sgd,nesterov"},
-    {"--optimizer", "sgd,momentum=0.1,nesterov=1",
-     "sgd,momentum=0.1,nesterov=2"},
-    {"--optimizer", "adam,beta1=0", "adam,beta1=-1e-9"},
-    {"--optimizer", "adam,beta1=0.9999999", "adam,beta1=1"},
-    {"--optimizer", "adam,beta2=0.9999999", "adam,beta2=1"},
-    {"--optimizer", "adam,eps=0", "adam,eps=-1e-9"},
-    {"--optimizer", "adamw,weight_decay=0", "adamw,weight_decay=-1e-9"},
-    {"--optimizer", "adam,lr=1", "adam,momentum=0.9"},
-    {"--optimizer", "sgd,lr=1", "sgd,beta1=0.9"},
-    {"--param-group", "w,lr_scale=0", "w,lr_scale=-1e-9"},
-    {"--param-group", "w,weight_decay=0", "w,weight_decay=-1e-9"},
-    {"--lr-schedule", "cosine,total=1", "cosine,total=0"},
-    {"--lr-schedule", "cosine,warmup=4,total=5", "cosine,warmup=5,total=5"},
-    {"--lr-schedule", "linear,warmup=4,total=5", "linear,warmup=5,total=5"},
-    {"--lr-schedule", "cosine,total=5,min=0", "cosine,total=5,min=-1e-9"},
-    {"--lr-schedule", "constant,warmup=0", "constant,warmup=-1"},
-    {"--lr-schedule", "constant,warmup=2", "constant,warmup=2.5"},
-    {"--lr-schedule", "step,every=1", "step,every=0"},
-    {"--lr-schedule", "step,every=1", "step"},
-    {"--lr-schedule", "step,every=1,gamma=0", "step,every=1,gamma=-1e-9"},
-    {"--loss-scale", "static=1e30", "static=1e31"},
-    {"--loss-scale", "static=1e-30", "static=0"},
-    {"--loss-scale", "static=2", "static=inf"},
-    {"--loss-scale", "dynamic,growth=1.001", "dynamic,growth=1"},
-    {"--loss-scale", "dynamic,backoff=0.999", "dynamic,backoff=1"},
-    {"--loss-scale", "dynamic,backoff=0.001", "dynamic,backoff=0"},
-    {"--loss-scale", "dynamic,interval=1", "dynamic,interval=0"},
-    {"--loss-scale", "dynamic,hysteresis=1", "dynamic,hysteresis=0"},
-    {"--loss-scale", "dynamic,min=0", "dynamic,min=-1e-9"},
-    {"--loss-scale", "dynamic,max=inf", "dynamic,max=nan"},
-    {"--loss-scale", "dynamic,init=8,min=8,max=8",
-     "dynamic,init=8,min=8,max=7"},
-    {"--loss-scale", "none", "none,init=2"},
-    {"--objective", "a,loss=mse", "a"},
-    {"--objective", "a.b-C_1,loss=mse:y,params=w*", "a:b,loss=mse:y"},
-    {"--objective", "a,loss=huber,delta=2,clip_norm=1", "a,loss=mse,delta=0"},
-    {"--objective",
-     "a,loss=mse,optimizer=sgd,lr=1,momentum=0.5,nesterov,lr_schedule=cosine,"
-     "total=9,min=0.1,param_group=w,lr_scale=2,clip_value=3",
-     "a,loss=mse,optimizer=sgd,beta1=0.5"},
-    {"--objective", "a,params=w,loss=mse", "a,params=w,lr=1,loss=mse"},
-    {"--objective", "a,loss=mse", "a,lr=1,loss=mse"},
-    {"--objective", "a,loss=mse", ",loss=mse"},
-    {"--clip-norm", "1e-30", "0"},
-    {"--clip-norm", "1e30", "inf"},
-    {"--clip-norm", "1", "-1"},
-    {"--clip-value", "1e-30", "0"},
-    {"--clip-value", "1", "1x"},
-    {"--gradient", "agc", "agc,clip=0"},
-    {"--gradient", "noise,eta=0,gamma=0", "noise,eta=-1"},
-    {"--wrapper", "sam", "sam,rho=-1"},
-    {"--wrapper", "lookahead,k=2", "lookahead,k=1.5"},
-    {"--gradient", "agc,eps=1", "agcs"},
-    {"--ema", "0.9", "1"},
-    {"--ema", "0.9,every=2", "0.9,every=1.5"},
-    {"--lora", "*attn*,rank=4", "fc,rank=0"},
-    {"--lora", "fc,bias=all", "fc,bias=some"},
-    {"--ia3", "fc,feedforward", "fc,rank=2"},
-    {"--swa", "start=1", "every=2"},
-    {"--swa", "start=1", "start=0"},
-    {"--accumulate", "1", "0"},
-    {"--remat", "1", "0"},
-    {"--placement", "exact,residuals=0", "exact,residuals=-1"},
-    {"--placement", "exact,residuals=inf", "pytorch,residuals=2"},
-    {"--placement", "exact,residuals=fp16", "exact,residuals=fp32"},
-    {"--placement", "exact,head=0", "exact,head=2"},
-    {"--placement", "exact,head=1", "pytorch,head=0"},
-    {"--remat", "none", "most"},
-    {"--keep", "f8", "int8"},
-    {"--logit-rows", "1", "0"},
-    {"--logit-rows", "all", "none"},
-    {"--logit-rows", "auto", "-1"},
-    {"--accumulate", "16777216", "16777217"},
-    {"--accumulate", "2", "2.5"},
-    {"--seed", "0", "-1"},
-    {"--seed", "9223372036854775807", "9223372036854775808"},
-    {"--dim", "batch=0", "batch=-1"},
-    {"--dim", "x:7=3", "x:8=3"},
-    {"--dim", "x:0=3", "x:-1=3"},
-    {"--dim", "a:b:0=3", "a:b=3"},
-    {"--dim", "batch=9223372036854775807", "batch=9223372036854775808"},
-    {"--loss", "mse", "mse,label_smoothing=0.1"},
-    {"--loss", "l1", "l1,ignore_index=0"},
-    {"--loss", "bce_with_logits", "bce_with_logits,class_weights=1/2"},
-    {"--loss", "huber,delta=1", "huber,axis=1"},
-    {"--loss", "nll,axis=1,class_weights=1/2", "nll,label_smoothing=0.1"},
-    {"--loss", "cross_entropy,label_smoothing=0.1", "cross_entropy,delta=1"},
-    {"--loss", "none", "none,axis=1"},
-    {"--loss", "mse + l1", "mse + none"},
-    {"--loss", "mse + 2*l1", "mse + inf*l1"},
-    {"--loss", "-1*mse", "0*mse"},
-    {"--loss", "triplet:a,b,c", "triplet:a,b"},
-    {"--loss", "dice,smooth=0", "dice,gamma=1"},
-    {"--loss", "quantile,q=1", "quantile,q=1.5"},
-    {"--loss", "sigmoid_focal,alpha=-1", "sigmoid_focal,alpha=-2"},
-    {"--lr-schedule", "constant,warmup=2", "constant,total=3"},
-    {"--lr-schedule", "step,every=2,warmup=2", "step,every=2,total=3"},
-    {"--lr-schedule", "cosine,total=3", "cosine,total=3,every=2"},
-    {"--lr-schedule", "linear,total=3,min=1", "linear,total=3,gamma=0.5"},
-    {"--lr-schedule", "cosine,total=40,warmup=5%", "constant,warmup=5%"},
-    {"--lr-schedule", "cosine,total=40,warmup=97%",
-     "cosine,total=40,warmup=100%"},
-    {"--lr-schedule", "exponential,gamma=0.5", "exponential"},
-    {"--lr-schedule", "polynomial,total=3,power=2", "polynomial,power=2"},
-    {"--lr-schedule", "inverse_sqrt,warmup=1", "inverse_sqrt"},
-    {"--lr-schedule", "cosine_restarts,every=4,multiply=1",
-     "cosine_restarts,every=4,multiply=0"},
-    {"--lr-schedule", "one_cycle,total=9,rise=1", "one_cycle,total=9,rise=1.1"},
-    {"--lr-schedule", "one_cycle,total=9", "one_cycle,total=9,warmup=2"},
-    {"--param-group", "*,lr_scale=2", "*"},
-    {"--dim", "T=1|2", "T=0|2"},
-    {"--dim", "T=1|2", "T=1|"},
-    {"--dim", "T=1|2", "T=|2"},
-    {"--dim", "T=1|9223372036854775807", "T=1|9223372036854775808"},
-    {"--pad", "x=1", "x"},
-    {"--pad", "x=1", "=1"},
-    {"--pad", "x=1,y=0", "x=1,,y=0"},
-    {"--pad", "x=-1.7e308", "x=inf"},
-    {"--pad", "x=0", "x="},
-    {"--batch-sizes", "1", "0"},
-    {"--batch-sizes", "1,64", "1,,64"},
-    {"--batch-sizes", "2147483647", "2147483648"},
-    {"--symbol", "_a1", "1a"},
-    {"--symbol", "a", "a-b"},
-    {"--target", "cuda:sm_90", "cuda:sm_9"},
-    {"--target", "cuda:sm_120", "cuda:sm_1200"},
-    {"--target", "cpu:x86-64-v4", "cpu:x86-64-v5"},
-    {"--target", "cpu:x86-64-v4+amx", "cpu:x86-64-v3+amx"},
-    {"--target", "cpu:x86-64-v2", "cpu:x86-64-v1"},
-};
-
-static Status set(const char *option, const char *value, Diag *d) {
+Status options_try(const char *option, const char *value, Diag *d) {
     Arena *a = arena_new();
     Options o;
     bool used;
@@ -180,61 +18,13 @@ static Status set(const char *option, const char *value, Diag *d) {
     return s;
 }
 
-/* Options of the only objective and --objective exclude each other. */
-TEST_CASE(options, objectives_have_names_and_their_own_options) {
-    static const struct {
-        const char *option[2], *value[2], *why;
-    } pairs[] = {
-        {{"--loss", "--objective"},
-         {"mse", "a,loss=mse"},
-         "of each --objective"},
-        {{"--clip-norm", "--objective"}, {"1", "a,loss=mse"}, "--objective"},
-        {{"--objective", "--optimizer"}, {"a,loss=mse", "sgd"}, "--objective"},
-        {{"--objective", "--objective"},
-         {"a,loss=mse", "a,loss=l1"},
-         "'a' was given already"},
-        {{"--objective", "--objective"}, {"a,loss=mse", "b,loss=l1"}, NULL},
-        {{"--objective", "--accumulate"}, {"a,loss=mse", "2"}, NULL},
-        {{"--loss", "--loss"}, {"mse", "mse"}, "--objective NAME"},
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        Arena *a = arena_new();
-        Diag d = {0};
-        Options o;
-        bool used;
-        options_init(&o, a);
-        REQUIRE(options_set(&o, &d, pairs[i].option[0], pairs[i].value[0],
-                            &used) == OK);
-        Status s =
-            options_set(&o, &d, pairs[i].option[1], pairs[i].value[1], &used);
-        CHECK_MSG((s == OK) == !pairs[i].why, "pair %zu", i);
-        if (s != OK && pairs[i].why) CHECK_HAS(d.text.data, pairs[i].why);
-        sb_free(&d.text);
-        arena_free(a);
-    }
-}
-
-TEST_CASE(options, bounds_are_exact) {
-    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-        const Bound *b = &bounds[i];
-        Diag good = {0}, bad = {0};
-        CHECK_MSG(set(b->option, b->legal, &good) == OK, "%s %s is refused",
-                  b->option, b->legal);
-        if (CHECK_MSG(set(b->option, b->illegal, &bad) == ERR_USAGE,
-                      "%s %s is taken", b->option, b->illegal))
-            CHECK_HAS(bad.text.data, b->option);
-        sb_free(&good.text);
-        sb_free(&bad.text);
-    }
-}
-
 /* ---- what options change ------------------------------------------------- */
 
 static const char *text(Str s) { return s ? s : "-"; }
 
 /* Every field of the record, one per line; for lists their length and last
    entry. */
-static void dump(const Options *o, StrBuf *sb) {
+void options_dump(const Options *o, StrBuf *sb) {
     const Objective *j = &o->objectives.data[o->objectives.len - 1];
 #define INT(f)        sb_printf(sb, #f "=%lld\n", (long long)(o->f))
 #define REAL(f)       sb_printf(sb, #f "=%.17g\n", o->f)
@@ -359,9 +149,7 @@ static void changes(const char *before, const char *after, StrBuf *sb) {
     }
 }
 
-static const struct {
-    const char *option, *value, *want;
-} settings[] = {
+const OptionRow options_settings[] = {
     {"--precision", "fp16", "precision=2"},
     {"--precision", "fp32", "precision=0"},
     {"--precision", "O0", "precision=0"},
@@ -585,6 +373,7 @@ static const struct {
      "schedule.gamma=0.1; "
      "group 0=w* 2 nan"},
 };
+const int options_nsetting = sizeof options_settings / sizeof *options_settings;
 
 /* Options in a text, then on the command line, which takes precedence. */
 static const struct {
@@ -622,8 +411,8 @@ TEST_CASE(options, the_command_line_wins) {
                      OK);
         CHECK_EQ_INT(options_set(&line, &d, option, said_twice[i].line, &used),
                      OK);
-        dump(&o, &got);
-        dump(&line, &want);
+        options_dump(&o, &got);
+        options_dump(&line, &want);
         CHECK_MSG(!strcmp(got.data, want.data), "%s %s, then %s", option,
                   said_twice[i].text, said_twice[i].line);
         sb_free(&got);
@@ -633,260 +422,30 @@ TEST_CASE(options, the_command_line_wins) {
     }
 }
 
-/* `ampc inspect` prints both; --dim is given twice. */
-TEST_CASE(options, are_told) {
-    static const struct {
-        const char *set[6][2];
-        const char *lines, *json;
-    } rows[] = {
-        {{{NULL}},
-         "loss        auto\n"
-         "optimizer   adamw, lr 0.001 constant\n"
-         "precision   bf16, loss scale none\n",
-         NULL},
-        {{{"--batch-sizes", "1,64"}, {"--precision", "fp16"}},
-         "loss        auto\n"
-         "optimizer   adamw, lr 0.001 constant\n"
-         "batch sizes 1, 64 (eval, predict)\n"
-         "precision   fp16, loss scale dynamic\n",
-         "\"batch_sizes\":[1,64],"},
-        {{{"--dim", "T=4|8"}, {"--dim", "x:1=2|1"}, {"--pad", "x=0,t=-100"}},
-         "loss        auto\n"
-         "optimizer   adamw, lr 0.001 constant\n"
-         "sizes       T 4, 8\n"
-         "            x:1 1, 2\n"
-         "precision   bf16, loss scale none\n",
-         "\"dims\":{\"T\":[4,8],\"x:1\":[1,2]},\"pad\":{\"x\":0,\"t\":-100},"},
-        {{{"--batch-sizes", "7"}, {"--loss", "none"}},
-         "loss        none\n"
-         "batch sizes 7 (eval, predict)\n"
-         "precision   bf16, loss scale none\n",
-         "\"batch_sizes\":[7],"},
-        {{{"--loss", "mse:y\x1b"},
-          {"--clip-norm", "2"},
-          {"--clip-value", "0.5"},
-          {"--accumulate", "4"},
-          {"--loss-scale", "static=8"}},
-         "loss        mse of y\\x1b\n"
-         "optimizer   adamw, lr 0.001 constant, clip-norm 2, clip-value 0.5, "
-         "4 micro-batches a step\n"
-         "precision   bf16, loss scale static\n",
-         "\"accumulate\":4,\"loss_scale\":\"static\""},
-        {{{"--accumulate", "1"}, {"--top-k", "5"}, {"--seed", "3"}},
-         "loss        auto\n"
-         "optimizer   adamw, lr 0.001 constant\n"
-         "precision   bf16, loss scale none\n",
-         "\"seed\":3,\"shard_optimizer\":0,\"top_k\":5}"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Arena *a = arena_new();
-        Diag d = {0};
-        Options o;
-        StrBuf lines = {0}, json = {0};
-        bool used;
-        options_init(&o, a);
-        for (int k = 0; k < 6 && rows[i].set[k][0]; k++)
-            if (options_set(&o, &d, rows[i].set[k][0], rows[i].set[k][1],
-                            &used) != OK)
-                FAIL("%s", d.text.data);
-        options_lines(&o, &lines);
-        CHECK_STR(lines.data, rows[i].lines);
-        options_json(&o, &json);
-        if (rows[i].json) CHECK_HAS(json.data, rows[i].json);
-        CHECK(rows[i].json || !strstr(json.data, "batch_sizes"));
-        sb_free(&lines);
-        sb_free(&json);
-        sb_free(&d.text);
-        arena_free(a);
-    }
-}
-
-/* A text's --dim and the command line's: for one symbol the last one counts. */
-TEST_CASE(options, dims_of_a_text_are_replaced_one_by_one) {
-    static const struct {
-        const char *text, *line;
-        int n;
-        int64_t value[2]; /* of the list */
-    } rows[] = {
-        {"B=2", "B=3", 1, {3}},        {"B=2", "T=3", 2, {2, 3}},
-        {"x:0=2", "x:1=3", 2, {2, 3}}, {"x:1=2", "x:1=3", 1, {3}},
-        {"x:0=2", "x=3", 2, {2, 3}},   {"x:7=2", "y:7=3", 2, {2, 3}},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Arena *a = arena_new();
-        Diag d = {0};
-        Options o;
-        bool used;
-        options_init(&o, a);
-        REQUIRE(options_set(&o, &d, "--dim", rows[i].text, &used) == OK);
-        options_second_source(&o);
-        REQUIRE(options_set(&o, &d, "--dim", rows[i].line, &used) == OK);
-        CHECK_EQ_INT(o.dims.len, rows[i].n);
-        for (int k = 0; k < rows[i].n && k < o.dims.len; k++)
-            CHECK_EQ_INT(o.dims.data[k].value, rows[i].value[k]);
-        sb_free(&d.text);
-        arena_free(a);
-    }
-}
-
 TEST_CASE(options, each_key_sets_its_field_and_no_other) {
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    for (int i = 0; i < options_nsetting; i++) {
         Arena *a = arena_new();
         Diag d = {0};
         Options o;
         StrBuf before = {0}, after = {0}, got = {0};
         bool used;
         options_init(&o, a);
-        dump(&o, &before);
-        Status s =
-            options_set(&o, &d, settings[i].option, settings[i].value, &used);
+        options_dump(&o, &before);
+        Status s = options_set(&o, &d, options_settings[i].option,
+                               options_settings[i].value, &used);
         CHECK_MSG(s == OK, "%s", s == OK ? "" : d.text.data);
-        CHECK_EQ_INT(used, settings[i].value != NULL);
-        dump(&o, &after);
+        CHECK_EQ_INT(used, options_settings[i].value != NULL);
+        options_dump(&o, &after);
         changes(before.data, after.data, &got);
-        CHECK_MSG(!strcmp(got.len ? got.data : "", settings[i].want),
-                  "%s %s\n  sets %s\n  not  %s", settings[i].option,
-                  settings[i].value, got.len ? got.data : "nothing",
-                  settings[i].want);
+        CHECK_MSG(!strcmp(got.len ? got.data : "", options_settings[i].want),
+                  "%s %s\n  sets %s\n  not  %s", options_settings[i].option,
+                  options_settings[i].value, got.len ? got.data : "nothing",
+                  options_settings[i].want);
         sb_free(&before);
         sb_free(&after);
         sb_free(&got);
         sb_free(&d.text);
         arena_free(a);
-    }
-}
-
-#define NAME "abcdefghijklmnopqrstuvwxyz_0123456789"
-
-static bool has_word(const char *text, const char *word, size_t n) {
-    for (const char *s = text; *s; s++)
-        if (!strncmp(s, word, n) && !(s[n] && strchr(NAME, s[n])) &&
-            (s == text || !strchr(NAME, s[-1])))
-            return true;
-    return false;
-}
-
-/* The other has every "key=" of the first; "k=v" stands for any. */
-static void check_keys(const char *of, const char *in, const char *missing) {
-    for (const char *s = of; (s = strchr(s, '=')); s++) {
-        const char *from = s;
-        while (from > of && strchr(NAME, from[-1])) from--;
-        size_t n = (size_t)(s - from);
-        CHECK_MSG(n < 2 || has_word(in, from, n), "%.*s= %s", (int)n, from,
-                  missing);
-    }
-}
-
-TEST_CASE(options, help_names_each_key) {
-    char *help;
-    StrBuf known = {0};
-    REQUIRE(test_command(&help, "'%s' --help", test_ampc()) == 0);
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        if (settings[i].value && strcmp(settings[i].option, "--dim") != 0 &&
-            strcmp(settings[i].option, "--optimizer") != 0 &&
-            strcmp(settings[i].option, "--replace-head") != 0)
-            sb_printf(&known, "%s\n", settings[i].value);
-    check_keys(known.data, help, "is not in --help");
-    check_keys(help, known.data, "is in --help only");
-    sb_free(&known);
-    free(help);
-}
-
-/* Appends the fields that the option's value sets, as text. */
-static void dump_set(const char *option, const char *value, StrBuf *sb) {
-    Arena *a = arena_new();
-    Diag d = {0};
-    Options o;
-    bool used;
-    options_init(&o, a);
-    Status s = options_set(&o, &d, option, value, &used);
-    CHECK_MSG(s == OK, "%s %s: %s", option, value, s == OK ? "" : d.text.data);
-    dump(&o, sb);
-    sb_free(&d.text);
-    arena_free(a);
-}
-
-/* The help's text without the line breaks after commas. */
-static void unwrap(char *text) {
-    char *to = text;
-    for (const char *from = text; *from;) {
-        *to++ = *from++;
-        if (to[-1] == ',' && *from == '\n') from += strspn(from, "\n ");
-    }
-    *to = 0;
-}
-
-/* Checks each "key=number" after "word," in the help. */
-static int check_defaults(const char *help, const char *option,
-                          const char *word, const char *needed) {
-    char head[40];
-    int n = 0;
-    snprintf(head, sizeof head, " %s,", word);
-    const char *at = strstr(help, head);
-    for (at = at ? at + strlen(head) : ""; *at && !strchr(" ;.\n", *at);) {
-        size_t size = strcspn(at, ",; \n"), key = strcspn(at, "=");
-        if (key < size && strchr("-0123456789", at[key + 1])) {
-            StrBuf plain = {0}, given = {0}, want = {0}, got = {0};
-            sb_printf(&plain, "%s%s", word, needed);
-            sb_printf(&given, "%s,%.*s", plain.data, (int)size, at);
-            dump_set(option, plain.data, &want);
-            dump_set(option, given.data, &got);
-            CHECK_STR(got.data, want.data);
-            n++;
-            sb_free(&plain);
-            sb_free(&given);
-            sb_free(&want);
-            sb_free(&got);
-        }
-        at += size + (at[size] == ',');
-    }
-    return n;
-}
-
-TEST_CASE(options, help_tells_the_defaults_of_keys) {
-    static const struct {
-        const char *option, *word, *needed;
-        int keys;
-    } rows[] = {{"--loss", "cross_entropy", "", 2},
-                {"--loss", "nll", "", 1},
-                {"--loss", "huber", "", 1},
-                {"--loss-scale", "dynamic", "", 7},
-                {"--lr-schedule", "cosine", ",total=9", 1},
-                {"--lr-schedule", "linear", ",total=9", 1},
-                {"--lr-schedule", "step", ",every=3", 1}};
-    char *help;
-    REQUIRE(test_command(&help, "'%s' --help", test_ampc()) == 0);
-    unwrap(help);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int n =
-            check_defaults(help, rows[i].option, rows[i].word, rows[i].needed);
-        CHECK_MSG(n >= rows[i].keys, "%s %s: %d defaults in the help",
-                  rows[i].option, rows[i].word, n);
-    }
-    free(help);
-}
-
-/* Options of other trainers get a message with the option to use here. */
-TEST_CASE(options, words_from_elsewhere_are_known) {
-    static const char *const rows[][2] = {{"--amp", "--precision"},
-                                          {"--batch-size", "--dim NAME=N"},
-                                          {"--bf16", "--precision bf16"},
-                                          {"--device", "ampc run has --device"},
-                                          {"--epochs", "ampc run"},
-                                          {"--feed", "ampc run"},
-                                          {"--fp16", "--precision fp16"},
-                                          {"--learning-rate", "lr=X"},
-                                          {"--lr", "ampc run has --lr"},
-                                          {"--momentum", "momentum=X"},
-                                          {"--output", "-o OUT.so"},
-                                          {"--steps", "--steps N"},
-                                          {"--weight-decay", "weight_decay=X"},
-                                          {"--nothing", "see ampc --help"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Diag d = {0};
-        CHECK_EQ_INT(set(rows[i][0], "1", &d), ERR_USAGE);
-        CHECK_HAS(d.text.data, rows[i][1]);
-        sb_free(&d.text);
     }
 }
 
@@ -911,10 +470,10 @@ TEST_CASE(options, lines_of_a_block) {
         Options o;
         StrBuf before = {0}, after = {0}, got = {0};
         options_init(&o, a);
-        dump(&o, &before);
+        options_dump(&o, &before);
         Status s = options_set_line(
             &o, &d, &(Setting){.text = rows[i].line, .loc.file = "x.amp"});
-        dump(&o, &after);
+        options_dump(&o, &after);
         changes(before.data, after.data, &got);
         if (rows[i].want) {
             CHECK_EQ_INT(s, OK);

@@ -16,13 +16,12 @@
 #include "ir/fn/optimizer.h"
 #include "tests/support/compiled.h"
 #include "tests/tolerance.h"
+#include "tests/whole/optimizers/optimizers.h"
 
-enum { NPARAM = 3, MAX_N = 20, STEPS = 20 };
+const char *const param_names[NPARAM] = {"a", "m", "c"};
+const int param_sizes[NPARAM] = {3, 20, 12};
 
-static const char *const name_of[NPARAM] = {"a", "m", "c"};
-static const int count[NPARAM] = {3, 20, 12};
-
-static const char model[] =
+const char param_model[] =
     "graph forward(%x: f32[3], %y: f32[5,4], %z: f32[2,3,2]) {\n"
     "  param %a: f32[3] = 0, %m: f32[5,4] = 0, %c: f32[2,3,2] = 0\n"
     "  %xa = mul %x, %a : f32[3]\n"
@@ -54,31 +53,20 @@ static const struct NetVar {
                 {"bn.running_var", 4}};
 enum { NET_VARS = sizeof net_vars / sizeof *net_vars };
 
-/* A case of the file: its line, and the following lines of numbers. */
-typedef struct Case {
-    char name[64], letters[STEPS + 1], options[300];
-    const char *numbers;
-    bool average; /* the numbers are averages */
-} Case;
-
-typedef struct Feed {
-    float x[NPARAM][MAX_N];
-    ampc_input in[NPARAM];
-} Feed;
-
-static void feed_fill(Feed *f, int i, bool overflows) {
+void param_feed(Feed *f, int i, bool overflows) {
     static const double turn[] = {1, 0.05, 4, 0.4};
     static const char *const inputs[] = {"x", "y", "z"};
     uint64_t state = 77 + (uint64_t)i;
     for (int k = 0; k < NPARAM; k++) {
-        for (int j = 0; j < count[k]; j++) {
+        for (int j = 0; j < param_sizes[k]; j++) {
             for (int n = 0; n < 3; n++)
                 state = state * 6364136223846793005u + 1442695040888963407u;
             double u = (double)(state >> 40) / (1 << 23) - 1;
             f->x[k][j] = (float)(u * turn[i % 4]);
         }
-        f->in[k] = ampc_in(inputs[k], f->x[k], (size_t)count[k] * sizeof(float),
-                           AMPC_DTYPE_F32);
+        f->in[k] =
+            ampc_in(inputs[k], f->x[k], (size_t)param_sizes[k] * sizeof(float),
+                    AMPC_DTYPE_F32);
     }
     if (overflows) f->x[1][2] = 3e38f;
 }
@@ -90,17 +78,18 @@ static void set_numbers(const Compiled *c, ampc_session *s, const char *name,
     write_var(c, s, name, p, (size_t)n * sizeof *p, AMPC_DTYPE_F32);
 }
 
-static ampc_session *begin(const Compiled *c) {
+ampc_session *param_begin(const Compiled *c) {
     ampc_session *s = open_threads(c, 1);
-    for (int k = 0; k < NPARAM; k++) set_numbers(c, s, name_of[k], count[k]);
+    for (int k = 0; k < NPARAM; k++)
+        set_numbers(c, s, param_names[k], param_sizes[k]);
     return s;
 }
 
-static void steps(const Compiled *c, ampc_session *s, const Case *x, int from,
-                  int to) {
+void param_steps(const Compiled *c, ampc_session *s, const Case *x, int from,
+                 int to) {
     for (int i = from; i < to; i++) {
         Feed f;
-        feed_fill(&f, i, x->letters[i] == 'o');
+        param_feed(&f, i, x->letters[i] == 'o');
         ampc_metrics m = step_ok(c, s, f.in, NPARAM);
         CHECK_EQ_INT(m.applied, x->letters[i] != 'o');
     }
@@ -142,21 +131,20 @@ static void check_var(const Compiled *c, ampc_session *s, const Case *x,
 static void check_params(const Compiled *c, ampc_session *s, const Case *x,
                          int step) {
     for (int k = 0; k < NPARAM; k++)
-        check_var(c, s, x, step, name_of[k], count[k]);
+        check_var(c, s, x, step, param_names[k], param_sizes[k]);
 }
 
 /* A run cut in two by a checkpoint ends with the same bits. */
-static void check_resume(const Compiled *c, ampc_session *whole,
-                         const Case *x) {
+void param_resume(const Compiled *c, ampc_session *whole, const Case *x) {
     const char *path = test_tmp("half.ckpt");
     size_t n[2];
-    ampc_session *s = begin(c);
-    steps(c, s, x, 0, STEPS / 2);
+    ampc_session *s = param_begin(c);
+    param_steps(c, s, x, 0, STEPS / 2);
     REQUIRE(c->api->save(s, path) == AMPC_OK);
     c->api->close(s);
     s = open_threads(c, 1);
     if (c->api->resume(s, path)) FAIL("resume: %s", c->api->error(s));
-    steps(c, s, x, STEPS / 2, STEPS);
+    param_steps(c, s, x, STEPS / 2, STEPS);
     void *a = read_all(c, s, ~0u, &n[0]), *b = read_all(c, whole, ~0u, &n[1]);
     CHECK(n[0] == n[1] && n[0] > 0 && !memcmp(a, b, n[0]));
     free(a);
@@ -177,15 +165,15 @@ static void run(void *arg) {
     const Case *x = arg;
     char options[1000];
     options_of(x, options);
-    Compiled c = compile_text(model, options);
-    ampc_session *s = begin(&c);
-    steps(&c, s, x, 0, 1);
+    Compiled c = compile_text(param_model, options);
+    ampc_session *s = param_begin(&c);
+    param_steps(&c, s, x, 0, 1);
     check_params(&c, s, x, 0);
-    steps(&c, s, x, 1, 5);
+    param_steps(&c, s, x, 1, 5);
     check_params(&c, s, x, 4);
-    steps(&c, s, x, 5, STEPS);
+    param_steps(&c, s, x, 5, STEPS);
     check_params(&c, s, x, STEPS - 1);
-    check_resume(&c, s, x);
+    param_resume(&c, s, x);
     c.api->close(s);
     compiled_close(&c);
 }
@@ -205,7 +193,7 @@ static void run_buffers(void *arg) {
     ampc_session *s = open_threads(&c, 1);
     for (int i = 0; i < STEPS; i++) {
         Feed f;
-        feed_fill(&f, i, false);
+        param_feed(&f, i, false);
         ampc_input in =
             ampc_in("x", f.x[1], 12 * sizeof(float), AMPC_DTYPE_F32);
         step_ok(&c, s, &in, 1);
@@ -230,7 +218,7 @@ static ampc_session *net_begin(const Compiled *c, int threads) {
 static void net_step(const Compiled *c, ampc_session *s, int from, int micro) {
     for (int i = 0; i < micro; i++) {
         Feed f;
-        feed_fill(&f, from + i, false);
+        param_feed(&f, from + i, false);
         ampc_input in[] = {
             ampc_in("x", f.x[1], 20 * sizeof(float), AMPC_DTYPE_F32),
             ampc_in("t", f.x[2], 10 * sizeof(float), AMPC_DTYPE_F32)};
@@ -480,324 +468,4 @@ TEST_CASE(optimizers, each_has_a_source_and_cases) {
                       "%s: no source, or make_wrappers.py records no case",
                       f->info.text);
         }
-}
-
-/* ---- a user's own -------------------------------------------------------- */
-
-static const char own[] =
-    "# Signs of a mean.\n"
-    "def halved(x) -> y class none { y = x / 2 }\n"
-    "optimizer mine(p, g; lr = 0.125, keep = 0.5 from 0 below 1 \"decay\")\n"
-    "  source \"us\"\n"
-    "  state mean, seen: i32[] = 3\n"
-    "{\n"
-    "  mean = mean * keep + halved(g)\n"
-    "  seen = seen + 1\n"
-    "  p = p - sign(mean) * lr\n"
-    "}\n";
-
-static const char *own_file(const char *name, const char *text) {
-    const char *path = test_tmp(name);
-    REQUIRE(test_write_file(path, text, strlen(text)));
-    return path;
-}
-
-TEST_CASE(optimizers, a_user_writes_one) {
-    static float mean[NPARAM][MAX_N], p[MAX_N];
-    char options[600];
-    Case x = {.name = "mine", .letters = "...................."};
-    snprintf(options, sizeof options,
-             "--precision fp32 --target cpu:x86-64-v2 --optimizer "
-             "%s,keep=0.75",
-             own_file("mine.amp", own));
-    Compiled c = compile_text(model, options);
-    ampc_session *s = begin(&c);
-    for (int i = 0; i < 3; i++) {
-        Feed f;
-        feed_fill(&f, i, false);
-        step_ok(&c, s, f.in, NPARAM);
-        for (int k = 0; k < NPARAM; k++)
-            for (int j = 0; j < count[k]; j++)
-                mean[k][j] = mean[k][j] * 0.75f + f.x[k][j] / 2;
-    }
-    int32_t seen = 0;
-    read_var(&c, s, "ampc.opt/a/seen", &seen, sizeof seen, AMPC_DTYPE_I32);
-    CHECK_EQ_INT(seen, 6);
-    read_var(&c, s, "ampc.opt/m/mean", p, 20 * sizeof *p, AMPC_DTYPE_F32);
-    for (int j = 0; j < 20; j++) CHECK_REL(p[j], mean[1][j], 1e-6);
-    steps(&c, s, &x, 3, STEPS);
-    check_resume(&c, s, &x);
-    c.api->close(s);
-    compiled_close(&c);
-}
-
-/* Sums that fp32 would round: 1 + k / 2^40. Of m alone, since a and c have no
-   such state. */
-TEST_CASE(optimizers, state_in_f64_is_kept_in_f64) {
-    static double wide[20];
-    char options[600];
-    Case x = {.name = "wide", .letters = "...................."};
-    snprintf(
-        options, sizeof options,
-        "--precision fp32 --target cpu:x86-64-v2 --optimizer %s",
-        own_file("wide.amp",
-                 "optimizer wide(p, g; lr = 0.125)\n"
-                 "  state sum: f64 = 1 if rank(p) == 2\n{\n"
-                 "  if rank(p) == 2 { sum = sum + 9.094947017729282e-13 }\n"
-                 "  p = p - g * lr\n}\n"));
-    Compiled c = compile_text(model, options);
-    ampc_session *s = begin(&c);
-    steps(&c, s, &x, 0, 3);
-    read_var(&c, s, "ampc.opt/m/sum", wide, sizeof wide, AMPC_DTYPE_F64);
-    for (int i = 0; i < 20; i++) CHECK(wide[i] == 1 + 3 * 0x1p-40);
-    c.api->close(s);
-    compiled_close(&c);
-}
-
-static void check_refused(const char *optimizer, const char *options,
-                          const char *message) {
-    const char *path = own_file("refused.amp", model);
-    char *out;
-    CHECK(test_command(&out,
-                       "%s '%s' --target cpu:x86-64-v2 --optimizer '%s' %s "
-                       "-o '%s' 2>&1",
-                       test_ampc(), path, optimizer, options,
-                       test_tmp("refused.so")) != 0);
-    CHECK_MSG(strstr(out, message), "%s", out);
-    free(out);
-}
-
-/* One of each role; the numbers are those of the formulas. */
-TEST_CASE(optimizers, a_user_writes_a_wrapper) {
-    char options[600];
-    float p[MAX_N];
-    const char *after =
-        own_file("half.amp", "wrapper after half(p, old; part = 0.5)\n"
-                             "  state steps: i32[]\n"
-                             "{\n  steps = steps + 1\n"
-                             "  p = old + (p - old) * part\n}\n");
-    snprintf(options, sizeof options,
-             "--precision fp32 --target cpu:x86-64-v2 --optimizer sgd,lr=0.5 "
-             "--wrapper %s,part=0.25 --wrapper sam",
-             after);
-    Compiled c = compile_text(model, options);
-    ampc_session *s = begin(&c);
-    Feed f;
-    feed_fill(&f, 0, false);
-    step_ok(&c, s, f.in, NPARAM);
-    read_var(&c, s, "a", p, 3 * sizeof *p, AMPC_DTYPE_F32);
-    for (int i = 0; i < 3; i++)
-        CHECK_REL(p[i], ((37 * i + 11) % 64 - 32) / 32.0 - 0.125 * f.x[0][i],
-                  1e-6);
-    c.api->close(s);
-    compiled_close(&c);
-    static const char *const wrong[][2] = {
-        {"wrapper w(p, g) { p = g }", "'before' or 'after'"},
-        {"wrapper after w(p; lr = 1.0) { p = p }", "and its value before"},
-        {"wrapper after w(p, q; lr = 1.0) { p = q }",
-         "a wrapper has no key lr"},
-        {"wrapper before w(p, g)\n  state m { p = g }", "has no state"},
-        {"wrapper before w(p, g)\n  once (lr, t) -> r { r = lr }\n{ p = g }",
-         "has no once"},
-        {"wrapper after w(p, old; k: float = a) { p = p * k }",
-         "the default of 'k' is not a number"},
-        {"wrapper after w(p, old; k: int = 1 // 0) { p = p * k }",
-         "the default of 'k' is not a number"},
-        {"wrapper after w(p, old; k: float = 1 / 0) { p = p * k }",
-         "the default inf of 'k' is not in [0, 1e+38]"},
-        {"wrapper after w(p, old; k = 1 from 5 to 9) { p = p * k }",
-         "the default 1 of 'k' is not in [5, 9]"},
-        {"wrapper before w(p, g) { p = p + grad(p, g) }",
-         "works in models alone"},
-        {"wrapper after w(p, old) { q = p }", "assigns no value to 'p'"},
-        {"wrapper before w(p, g) { }", "assigns no value to 'p'"},
-        {"wrapper after w(p, old)\n  once (lr, t) -> r { s = lr }\n"
-         "{ p = p * r }",
-         "once assigns no value to its result 'r'"},
-        {"wrapper after w(p, old) { p = p }\nwrapper after v(p, old) { p = p }",
-         "one optimizer or wrapper"},
-        {"optimizer w(p, g; lr = 1.0) { p = p - g * lr }",
-         "is an optimizer; give it to --optimizer"}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(options, sizeof options, "--wrapper '%s'",
-                 own_file("wrong.amp", wrong[i][0]));
-        check_refused("sgd", options, wrong[i][1]);
-    }
-    check_refused(after, "", "is a wrapper; give it to --wrapper");
-    static const char *const helps[] = {
-        "def help(x) -> y class none { y = x * 2 }\n"
-        "wrapper after one(p, old) { p = help(p) }",
-        "def help(x) -> y class none { y = x * 3 }\n"
-        "wrapper after two(p, old) { p = help(p) }"};
-    int at = snprintf(options, sizeof options, "--wrapper '%s'",
-                      own_file("one.amp", helps[0]));
-    snprintf(options + at, sizeof options - (size_t)at, " --wrapper '%s'",
-             own_file("two.amp", helps[1]));
-    check_refused("sgd", options, "--wrapper two defines 'help', and so does");
-    check_refused("lookahead", "", "is a wrapper; give it to --wrapper");
-    check_refused("sgd", "--wrapper foo",
-                  "'foo' is not one of sam, lookahead, FILE.amp");
-    check_refused("foo", "", "muon, FILE.amp");
-    check_refused("sgd", "--wrapper sam --wrapper sam", "both choose where");
-    check_refused("sgd", "--wrapper lookahead --wrapper lookahead",
-                  "has a state 'slow', too");
-    check_refused("schedule_free_adamw", "--wrapper lookahead",
-                  "computes itself what evaluation reads");
-    check_refused("sgd", "--wrapper sam --precision O2",
-                  "moves fp32 parameters");
-    check_refused("sgd", "--wrapper sam --loss host",
-                  "computes the loss twice");
-    check_refused("sgd", "--gradient noise --shard-optimizer",
-                  "gradient_noise looks at whole gradients");
-}
-
-/* Ranks share the state of optimizers that work element by element; others
-   are refused. */
-TEST_CASE(optimizers, ranks_share_what_they_can) {
-    for (const Fn *f = NULL; (f = optimizer_next(f, ROLE_OPTIMIZER));) {
-        static const char *const whole[] = {"lars",      "lamb",
-                                            "adafactor", "muon",
-                                            "nadam",     "schedule_free_adamw",
-                                            "prodigy"};
-        bool refused = false;
-        for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-            refused |= !strcmp(whole[i], f->info.text);
-        const char *path = own_file("share.amp", model);
-        int status = test_command(
-            NULL,
-            "%s '%s' --precision fp32 --target cpu:x86-64-v2 "
-            "--shard-optimizer --optimizer %s,lr=0.1%s -o '%s' 2>'%s'",
-            test_ampc(), path, f->info.text,
-            !strcmp(f->info.text, "lars")   ? ",always_adapt"
-            : !strcmp(f->info.text, "adam") ? " --gradient sign"
-                                            : "",
-            test_tmp("share.so"), test_tmp("share.err"));
-        CHECK_MSG((status != 0) == refused, "%s: status %d", f->info.text,
-                  status);
-    }
-    const char *path = own_file("agc.amp", model);
-    char *out;
-    CHECK(test_command(&out,
-                       "%s '%s' --target cpu:x86-64-v2 --shard-optimizer "
-                       "--gradient agc -o '%s' 2>&1",
-                       test_ampc(), path, test_tmp("agc.so")) == 2);
-    CHECK_MSG(strstr(out, "gradient_agc looks at whole gradients"), "%s", out);
-    free(out);
-}
-
-/* Updates in the backward pass run before the last gradient is complete. */
-TEST_CASE(optimizers, in_backward_refuses_what_needs_all_gradients) {
-    static const char *const with[][2] = {
-        {"--clip-previous", "--clip-previous needs --clip-norm X"},
-        {"--precision fp16", "loss scaling leaves all parameters"},
-        {"--precision fp16 --clip-norm 1 --clip-previous",
-         "loss scaling leaves all parameters"},
-        {"--accumulate 2", "--accumulate keeps the sums"},
-        {"--optimizer prodigy", "adds up numbers of all parameters"},
-        {"--debug-nonfinite", "--debug-nonfinite repeats a skipped step"}};
-    const char *path = own_file("early.amp", model);
-    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
-        char *out;
-        CHECK(test_command(&out,
-                           "%s '%s' --target cpu:x86-64-v2 "
-                           "--optimizer-in-backward %s -o '%s' 2>&1",
-                           test_ampc(), path, with[i][0],
-                           test_tmp("early.so")) == 2);
-        CHECK_MSG(strstr(out, with[i][1]), "%s: %s", with[i][0], out);
-        free(out);
-    }
-}
-
-/* ---- averages ------------------------------------------------------------ */
-
-static double loss_of(const Compiled *c, ampc_session *s) {
-    Feed f;
-    ampc_eval e = {.size = sizeof e};
-    feed_fill(&f, 2, false);
-    if (c->api->evaluate(s, f.in, NPARAM, 3, &e))
-        FAIL("evaluate: %s", c->api->error(s));
-    return e.loss_num;
-}
-
-static void use_averages(const Compiled *c, ampc_session *s, double yes) {
-    REQUIRE(c->api->set_hyper(s, "averaged", yes) == AMPC_OK);
-}
-
-/* Evaluation and save_weights use the averages if the host asks for them;
-   load reads those of a checkpoint. */
-TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
-    Compiled c = compile_text(model, "--precision fp32 --ema 0.9 --optimizer "
-                                     "sgd,lr=0.1 --target cpu:x86-64-v2");
-    Case x = {.letters = "...................."};
-    ampc_session *s = begin(&c), *t = open_threads(&c, 1);
-    double before = loss_of(&c, s);
-    use_averages(&c, s, 1);
-    CHECK(loss_of(&c, s) == before); /* no step, no average */
-    steps(&c, s, &x, 0, 5);
-    double averaged = loss_of(&c, s);
-    use_averages(&c, s, 0);
-    double plain = loss_of(&c, s);
-    CHECK(fabs(plain - averaged) > 0.01);
-    const char *weights = test_tmp("weights"), *all = test_tmp("all");
-    REQUIRE(c.api->save(s, all) == AMPC_OK);
-    REQUIRE(c.api->load(t, all) == AMPC_OK);
-    CHECK(loss_of(&c, t) == plain);
-    use_averages(&c, t, 1);
-    REQUIRE(c.api->load(t, all) == AMPC_OK);
-    CHECK(loss_of(&c, t) == averaged);
-    use_averages(&c, s, 1);
-    REQUIRE(c.api->save_weights(s, weights) == AMPC_OK);
-    use_averages(&c, t, 0);
-    REQUIRE(c.api->load(t, weights) == AMPC_OK);
-    CHECK(loss_of(&c, t) == averaged);
-    c.api->close(s);
-    c.api->close(t);
-    compiled_close(&c);
-}
-
-/* An optimizer's state `evaluated`, which no host asks for. */
-TEST_CASE(averages, evaluated_is_what_evaluation_and_files_have) {
-    Compiled c = compile_text(
-        model, "--precision fp32 --optimizer "
-               "schedule_free_adamw,lr=0.1 --target cpu:x86-64-v2");
-    Case x = {.letters = "...................."};
-    ampc_session *s = begin(&c), *t = open_threads(&c, 1);
-    double before = loss_of(&c, s), want = 0;
-    Feed f;
-    steps(&c, s, &x, 0, 5);
-    feed_fill(&f, 2, false);
-    for (int k = 0; k < NPARAM; k++) {
-        float p[MAX_N];
-        char name[40];
-        snprintf(name, sizeof name, "ampc.opt/%s/evaluated", name_of[k]);
-        read_var(&c, s, name, p, (size_t)count[k] * sizeof *p, AMPC_DTYPE_F32);
-        for (int i = 0; i < count[k]; i++) want += (double)f.x[k][i] * p[i];
-    }
-    double there = loss_of(&c, s);
-    CHECK(fabs(there - before) > 0.01);
-    CHECK_REL(there, 3 * want, 1e-5);
-    const char *weights = test_tmp("weights"), *all = test_tmp("all");
-    REQUIRE(c.api->save(s, all) == AMPC_OK);
-    REQUIRE(c.api->load(t, all) == AMPC_OK);
-    CHECK(loss_of(&c, t) == there);
-    REQUIRE(c.api->save_weights(s, weights) == AMPC_OK);
-    REQUIRE(c.api->load(t, weights) == AMPC_OK);
-    CHECK(loss_of(&c, t) == there);
-    c.api->close(t);
-    t = open_threads(&c, 1);
-    REQUIRE(c.api->resume(t, all) == AMPC_OK);
-    CHECK(loss_of(&c, t) == there);
-    c.api->close(s);
-    c.api->close(t);
-    compiled_close(&c);
-}
-
-TEST_CASE(averages, evaluated_is_one_and_as_its_parameter) {
-    check_refused("schedule_free_adamw", "--ema 0.9",
-                  "--optimizer schedule_free_adamw computes itself what "
-                  "evaluation reads");
-    check_refused(own_file("own.amp", "optimizer own(p, g; lr = 0.1)\n"
-                                      "  state evaluated[2]\n"
-                                      "{ p = p - g * lr }\n"),
-                  "", ":2:9: error: 'evaluated' stands in for the");
 }
