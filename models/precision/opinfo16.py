@@ -7,6 +7,7 @@ torch.testing._internal) are from fp64 in 16 bits, of ampc and of torch.autocast
 usage: opinfo16.py [--samples N] [--seconds S] [--limit S] [--part K/N]
                    [--record FILE.csv] AMPC [NAME...]
        opinfo16.py --count FILE.csv     counts its rows, prints those out of bounds
+       opinfo16.py --again FILE.csv AMPC      measures these once more, of samples
 
 A sample's floating tensors are parameters, its loss is a weighted sum of what the
 op returns, with five draws of weights.  For each sample that exports, compiles,
@@ -15,7 +16,10 @@ exporters write some ops as others): the root mean square, over the draws, of th
 distances of loss and gradient from fp64 that losses.py has.  Printed are samples
 that are more than twice as far as autocast beyond four roundings of the loss.
 Their roundings are the same in all five draws, so they run again with 20 draws of
-their own numbers: "again" are the geometric means of losses.py's ratios.  Each
+their own numbers.  Printed are the root mean squares of the distances over both, the
+geometric mean of losses.py's ratios over the 20, and the distances of a third model:
+fp64 in which the operands of products are rounded to 16 bits and nothing else is.
+What autocast is nearer than that, its other roundings have cancelled by chance.  Each
 sample has a process of its own, which ends with it or after --limit seconds (60).
 --record writes the distances of all samples that ran, and for each other one the
 reason (STATES); samples that FILE.csv has are not done again, so that a run that
@@ -38,6 +42,8 @@ import warnings
 import numpy as np
 import torch
 import torch.nn as nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import losses
 
@@ -262,16 +268,47 @@ def values(net):
     return {n: p.detach().clone() for n, p in net.named_parameters()}
 
 
-def mean_ratio(m, make, low, floor):
-    """Geometric means of the ratios over draws of the sample's own numbers."""
-    ratios = []
+def more_draws(m, make, low, floor):
+    """Over draws of the sample's own numbers: geometric means of the ratios, root
+    mean squares of autocast's distances and of ampc's."""
+    far = []
     for d, w in enumerate(weights(make(), MORE_DRAWS)):
         other = with_other_numbers(make, d)
         want, = in_fp64(other, [w])
-        theirs = losses.distances(in_autocast(other, w, low), want)
-        ours = losses.distances(stepped(m, [w], values(other()))[0], want)
-        ratios.append(ours / np.maximum(theirs, floor))
-    return losses.mean(np.array(ratios))
+        far.append([losses.distances(in_autocast(other, w, low), want),
+                    losses.distances(stepped(m, [w], values(other()))[0], want)])
+    theirs, ours = np.array(far).swapaxes(0, 1)
+    return (losses.mean(ours / np.maximum(theirs, floor)),
+            *np.sqrt((np.array([theirs, ours]) ** 2).mean(1)))
+
+
+OPERANDS = {  # of products, by their places
+    "mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2),
+    "convolution": (0, 1), "convolution_backward": (0, 1, 2)}
+
+
+class Rounded(TorchDispatchMode):
+    """What a product reads, forward and backward, is rounded to 16 bits."""
+
+    def __init__(self, low):
+        super().__init__()
+        self.low = low
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        args, name = list(args), func.overloadpacket.__name__
+        first = args[0] if args else None
+        for i in OPERANDS.get(name, ()):
+            args[i] = args[i].to(self.low).to(torch.float64)
+        out = func(*args, **(kwargs or {}))
+        if name == "convolution_backward" and out[2] is not None:
+            bias = first.sum([d for d in range(first.dim()) if d != 1])
+            return (*out[:2], bias)  # no product
+        return out
+
+
+def in_rounded(make, ws, low):
+    with Rounded(low), sdpa_kernel(SDPBackend.MATH):
+        return in_fp64(make, ws)
 
 
 class NotRun(Exception):
@@ -289,7 +326,8 @@ def or_else(state):
 
 
 def one(program, make, folder):
-    """Distances of autocast and of ampc by precision."""
+    """Distances of autocast and of ampc by precision, and what is known besides
+    of those out of bounds: columns of HEADER from the seventh on."""
     path, far = f"{folder}/m.onnx", {}
     with or_else("no peer"):
         net = make()
@@ -318,8 +356,14 @@ def one(program, make, folder):
             if not (rms(stepped(m, ws, start), want) < 1e-3).all():
                 raise NotRun("other", "")
         return {p: (theirs[p], far[p],
-                    mean_ratio(modules[p], make, *losses.LOW[p])
-                    if bad[p] else None) for p in far}
+                    more(modules[p], make, ws, want, *losses.LOW[p])
+                    if bad[p] else []) for p in far}
+
+
+def more(m, make, ws, want, low, floor):
+    ratio, theirs, ours = more_draws(m, make, low, floor)
+    operands = rms(in_rounded(make, ws, low), want)
+    return [*ratio, theirs[0], ours[0], theirs[1], ours[1], *operands]
 
 
 def one_apart(limit, *args):
@@ -352,7 +396,9 @@ def is_bad(theirs, ours, floor):
 
 
 HEADER = ["sample", "precision", "autocast_loss", "loss", "autocast_gradient",
-          "gradient", "ratio_loss", "ratio_gradient"]
+          "gradient", "ratio_loss", "ratio_gradient", "autocast_loss_20", "loss_20",
+          "autocast_gradient_20", "gradient_20", "operands_loss",
+          "operands_gradient"]
 
 
 def recorded(path):
@@ -369,13 +415,21 @@ def rows_of(name, result):
         return [[name, result[0]]]
     return [[name, precision] +
             [f"{v:.2e}" for v in (theirs[0], ours[0], theirs[1], ours[1])] +
-            [f"{v:.3f}" for v in (ratio if ratio is not None else ())]
-            for precision, (theirs, ours, ratio) in result.items()]
+            [f"{v:.3f}" for v in besides[:2]] + [f"{v:.2e}" for v in besides[2:]]
+            for precision, (theirs, ours, besides) in result.items()]
+
+
+TABLE = ("| sample | precision | loss: autocast | ampc | operands alone | of 20 draws: "
+         "autocast | ampc | ratio | gradient: autocast | ampc | operands alone "
+         "| of 20 draws: autocast | ampc | ratio |\n|" + "---|" * 14)
 
 
 def printed(row):
-    return (f"| {' | '.join(row[:6])} |" +
-            (f" again {' '.join(row[6:])}" if len(row) > 6 else ""))
+    """A line of TABLE."""
+    row = row + ["-"] * (len(HEADER) - len(row))
+    return f"| `{row[0]}` | {row[1]} | " + " | ".join(
+        row[i] for k in (0, 1) for i in (2 + 2 * k, 3 + 2 * k, 12 + k, 8 + 2 * k,
+                                         9 + 2 * k, 6 + k)) + " |"
 
 
 def count(path):
@@ -392,9 +446,37 @@ def count(path):
           f"some sample ran; {len(apart)} samples are farther than 1e-6")
     for s, n in collections.Counter(states.values()).most_common():
         print(f"  {n} {s}" + (f": {STATES[s]}" if s in STATES else ""))
+    print(TABLE)
     for r in rows:
         if len(r) > 6:
             print(printed(r))
+
+
+def again(program, path, limit):
+    """Replaces rows that are out of bounds by what is measured now."""
+    with open(path) as f:
+        rows = list(csv.reader(f))[1:]
+    names = {r[0] for r in rows if len(r) > 6}
+    makers = dict(all_samples(4, {n.rsplit("/", 1)[0] for n in names}))
+    print(TABLE, flush=True)
+    for name in sorted(names):
+        new = rows_of(name, run_sample(program, makers[name], limit))
+        at = next(i for i, r in enumerate(rows) if r[0] == name)
+        rows = [r for r in rows if r[0] != name]
+        rows[at:at] = new
+        for row in new:
+            print(printed(row) if len(row) > 2 else row, flush=True)
+        with open(path, "w") as f:
+            csv.writer(f, lineterminator="\n").writerows([HEADER] + rows)
+
+
+def run_sample(program, make, limit):
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(3):  # a forked PyTorch now and then ends by itself
+            r = one_apart(limit, os.path.abspath(program), make, folder)
+            if not isinstance(r, tuple) or r[0] != "crashed":
+                break
+    return r
 
 
 def warm():
@@ -416,6 +498,7 @@ def main():
     p.add_argument("--part", default="0/1")
     p.add_argument("--record")
     p.add_argument("--count")
+    p.add_argument("--again")
     p.add_argument("ampc", nargs="?")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
@@ -426,6 +509,9 @@ def main():
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    if a.again:
+        warm()
+        return again(a.ampc, a.again, a.limit)
     k, parts = map(int, a.part.split("/"))
     end = time.time() + a.seconds
     done = recorded(a.record)
@@ -435,19 +521,14 @@ def main():
     out = csv.writer(file, lineterminator="\n")
     if not done:
         out.writerow(HEADER)
-    print("| sample | precision | loss: autocast | ampc | gradient: autocast "
-          "| ampc |\n|" + "---|" * 6, flush=True)
+    print(TABLE, flush=True)
     for i, (name, make) in enumerate(all_):
         if i % parts != k or name in done:
             continue
         if time.time() > end:
             print(f"stopped at {name}")
             break
-        with tempfile.TemporaryDirectory() as folder:
-            for _ in range(3):  # a forked PyTorch now and then ends by itself
-                r = one_apart(a.limit, os.path.abspath(a.ampc), make, folder)
-                if not isinstance(r, tuple) or r[0] != "crashed":
-                    break
+        r = run_sample(a.ampc, make, a.limit)
         rows = rows_of(name, r)
         out.writerows(rows)
         file.flush()
