@@ -324,6 +324,9 @@ void ox_restore_stops(Ox *ox);
 void ox_warn_steps(Ox *ox);
 /* Warns if the exporter dropped additions of epsilons (onnx_epsilon.c). */
 void ox_warn_epsilons(Ox *ox);
+/* The module in which the node is computed: the second-last of name_scopes =
+   ['', 't', 't.cross_attn', 'linear_2']; NULL: the file does not say. */
+Str ox_torch_module(const Onnx__NodeProto *n);
 /* onnx_torch.c: the node as a line of PyTorch's graph; "": the file does not
    say. */
 Str ox_torch_text(const Onnx__NodeProto *n);

@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/onnx/onnx.h"
+#include "frontend/onnx/onnx_spoiled.h"
 
-/* Without the optimiser every initializer has the exporter's mark. */
-static bool was_optimised(const Ox *ox) {
+bool ox_was_optimised(const Ox *ox) {
     for (int i = 0; i < ox->inits.len; i++)
         if (!ox->inits.data[i].mark) return true;
     return false;
@@ -18,13 +17,7 @@ static bool was_optimised(const Ox *ox) {
 
 /* ---- signs --------------------------------------------------------------- */
 
-/* Parameters that an export lost, for a message. */
-typedef struct Lost {
-    StrBuf names;
-    int count;
-} Lost;
-
-static void lose(Ox *ox, Lost *l, Str name, Str into) {
+void ox_lose(Ox *ox, Lost *l, Str name, Str into) {
     if (!sb_put_next(&l->names, l->count++)) return;
     sb_printf(&l->names, "'%s'", ox_quote(ox, name));
     if (into) sb_printf(&l->names, " (folded into '%s')", ox_quote(ox, into));
@@ -38,188 +31,9 @@ static void folded_parameters(Ox *ox, Lost *lost) {
             const OxSigned *p = &ox->signature.data[k];
             if (ox_signed_as(p, "PARAMETER") &&
                 strstr(x->folded, internf("'%s'", p->target)))
-                lose(ox, lost, p->target, x->name);
+                ox_lose(ox, lost, p->target, x->name);
         }
     }
-}
-
-/* Names in PyTorch's graph: of the file's nodes, and of their arguments. */
-typedef struct Told {
-    StrMap defined, read;
-    StrMap untold; /* last parts of names read by nodes without a text */
-    bool any;
-} Told;
-
-static void read_untold(Ox *ox, Told *t, const OxNode *n) {
-    for (int k = 0; k < n->nin; k++) {
-        const OxName *x = ox_name_of(ox, n->in[k]);
-        const char *dot = strrchr(n->in[k], '.');
-        if (x && x->kind == OX_INIT && dot)
-            str_map_put(ox->scratch, &t->untold, intern(dot), 1);
-    }
-}
-
-static void read_told(Ox *ox, Told *t) {
-    for (int i = 0; i < ox->nodes.len; i++) {
-        const char *s = ox_torch_text(ox->nodes.data[i].proto), *args;
-        Str name = *s == '%' ? ox_torch_next_name(&s) : NULL;
-        if (name) str_map_put(ox->scratch, &t->defined, name, 1);
-        if (!name) read_untold(ox, t, &ox->nodes.data[i]);
-        t->any |= name != NULL;
-        args = strstr(s, "(args = ");
-        while (args && (name = ox_torch_next_name(&args)))
-            str_map_put(ox->scratch, &t->read, name, i);
-    }
-    for (int k = 0; k < ox->signature.len; k++) {
-        const OxSigned *p = &ox->signature.data[k];
-        if (!strstr(p->kind, "OUTPUT") && !strstr(p->kind, "MUTATION"))
-            str_map_put(ox->scratch, &t->defined, p->argument, 1);
-    }
-}
-
-/* Nodes that change no element: their names may be missing without loss. */
-static bool changes_nothing(Str name) {
-    static const char *const ops[] = {"_to_copy",   "_unsafe_view",
-                                      "alias",      "alpha_dropout",
-                                      "chunk",      "clone",
-                                      "contiguous", "detach",
-                                      "dropout",    "expand",
-                                      "expand_as",  "feature_dropout",
-                                      "flatten",    "getitem",
-                                      "identity",   "lift_fresh_copy",
-                                      "narrow",     "numpy_T",
-                                      "permute",    "reshape",
-                                      "select",     "slice",
-                                      "split",      "split_with_sizes",
-                                      "squeeze",    "sym_size_int",
-                                      "t",          "to",
-                                      "transpose",  "type_as",
-                                      "unbind",     "unsqueeze",
-                                      "view",       "feature_alpha_dropout",
-                                      "repeat",     "native_dropout"};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (ox_torch_counts(name, ops[i])) return true;
-    return !strncmp(name, "sym_", 4);
-}
-
-static bool is_missing(const Ox *ox, const Told *t, Str name) {
-    return str_map_get(&t->defined, name) < 0 && !ox_name_of(ox, name);
-}
-
-/* A node of PyTorch's graph that something reads but the file lacks, such as
-   a product with a parameter of ones. */
-static bool lacks_node(Ox *ox, const Told *t) {
-    for (int i = 0; i < ox->nodes.len; i++) {
-        const char *s =
-            strstr(ox_torch_text(ox->nodes.data[i].proto), "(args = ");
-        for (Str name; s && (name = ox_torch_next_name(&s));)
-            if (is_missing(ox, t, name) && !changes_nothing(name)) return true;
-    }
-    for (int k = 0; k < ox->signature.len; k++) {
-        const OxSigned *p = &ox->signature.data[k];
-        if (!strcmp(p->kind, "USER_OUTPUT") &&
-            str_map_get(&t->defined, p->argument) < 0)
-            return true;
-    }
-    return false;
-}
-
-/* A node without a record of what it read, such as the Split that the
-   exporter makes of split_with_sizes, reads a parameter of that name in
-   another module: equal parameters were merged. */
-static bool perhaps_read(const Told *t, Str parameter) {
-    const char *end = strrchr(parameter, '.');
-    return end && str_map_get(&t->untold, intern(end)) >= 0;
-}
-
-/* What a node reads in PyTorch's graph. */
-typedef struct Read {
-    bool missing;  /* a name that the file lacks */
-    bool argument; /* the parameter that was asked for */
-} Read;
-
-static Read read_of(const Ox *ox, const Told *t, const OxNode *n,
-                    Str argument) {
-    const char *s = strstr(ox_torch_text(n->proto), "(args = ");
-    Read r = {0};
-    for (Str name; s && (name = ox_torch_next_name(&s));) {
-        r.missing |= is_missing(ox, t, name);
-        r.argument |= name == argument;
-    }
-    return r;
-}
-
-static bool lacks_any_node(const Ox *ox, const Told *t) {
-    for (int i = 0; i < ox->nodes.len; i++)
-        if (read_of(ox, t, &ox->nodes.data[i], NULL).missing) return true;
-    return false;
-}
-
-/* A node reads a parameter that its record does not name, and the record
-   names something that the file lacks: the view of an equal parameter. */
-static bool reads_another(const Ox *ox, const Told *t, const OxSigned *p) {
-    for (int i = 0; i < ox->nodes.len; i++) {
-        const OxNode *n = &ox->nodes.data[i];
-        bool reads = false;
-        for (int k = 0; k < n->nin; k++) reads |= n->in[k] == p->target;
-        if (!reads) continue;
-        Read r = read_of(ox, t, n, p->argument);
-        if (r.missing && !r.argument) return true;
-    }
-    return false;
-}
-
-static bool views_merged(const Ox *ox, const Told *t) {
-    for (int k = 0; k < ox->signature.len; k++)
-        if (ox_signed_as(&ox->signature.data[k], "PARAMETER") &&
-            reads_another(ox, t, &ox->signature.data[k]))
-            return true;
-    return false;
-}
-
-/* The node is in the file and is read there. */
-static bool is_held(const Ox *ox, Str name) {
-    const OxName *n = ox_name_of(ox, name);
-    return n && n->kind == OX_INIT && ox->inits.data[n->index].live;
-}
-
-static void warn_missing(Ox *ox, Lost *l) {
-    if (!l->count || !options_train(ox->opt)) return;
-    sb_put_more(&l->names, l->count);
-    ox_warn_model(ox,
-                  "the file lacks parameters of its signature: %s; either the "
-                  "model does not read them, or the exporter merged what they "
-                  "compute with an equal value; if the model reads them, "
-                  "export with optimize=False",
-                  l->names.data);
-    sb_free(&l->names);
-}
-
-/* A parameter that is missing was not read (or has a second name), unless a
-   node's record names it, or a node is missing or has no record. */
-static void merged_parameters(Ox *ox, Lost *lost) {
-    Lost unread = {0};
-    Told t = {0};
-    int missing = 0;
-    for (int k = 0; k < ox->signature.len; k++) {
-        const OxSigned *p = &ox->signature.data[k];
-        missing += ox_signed_as(p, "PARAMETER") && !is_held(ox, p->target);
-    }
-    if (!missing) return;
-    read_told(ox, &t);
-    bool optimised = was_optimised(ox);
-    bool lacks = t.any ? lacks_node(ox, &t) || views_merged(ox, &t) : optimised;
-    bool any = t.any && lacks_any_node(ox, &t);
-    for (int k = 0; k < ox->signature.len; k++) {
-        const OxSigned *p = &ox->signature.data[k];
-        if (!ox_signed_as(p, "PARAMETER") || is_held(ox, p->target)) continue;
-        if (lacks || str_map_get(&t.read, p->argument) >= 0 ||
-            (t.any && optimised && perhaps_read(&t, p->target)))
-            lose(ox, lost, p->target, NULL);
-        else if (any)
-            lose(ox, &unread, p->target, NULL);
-    }
-    warn_missing(ox, &unread);
 }
 
 /* The exporter writes LSTM(proj_size=..) as an LSTM without a projection. */
@@ -227,7 +41,7 @@ static Status check_projection(Ox *ox) {
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
         if (!glob_match("*weight_hr_l*", p->target) ||
-            !ox_signed_as(p, "PARAMETER") || is_held(ox, p->target))
+            !ox_signed_as(p, "PARAMETER") || ox_is_held(ox, p->target))
             continue;
         return ox_fail_model(ox,
                              "PyTorch's exporter dropped '%s', the projection "
@@ -280,7 +94,7 @@ static void half_copies(Ox *ox, Lost *lost) {
         DType d;
         if (x->live && !strncmp(x->name, "_to_copy", 8) &&
             dtype_from_onnx(x->proto->data_type, &d) && dtype_is_low(d))
-            lose(ox, lost, x->name, NULL);
+            ox_lose(ox, lost, x->name, NULL);
     }
 }
 
@@ -370,7 +184,7 @@ static void warn_lost_statistics(Ox *ox) {
             strcmp(p->target + n - m, ".running_mean"))
             continue;
         if (!ox_name_of(ox, p->target) && has_reader(ox, p->argument))
-            lose(ox, &lost, p->target, NULL);
+            ox_lose(ox, &lost, p->target, NULL);
     }
     if (!lost.count || !options_train(ox->opt)) return;
     sb_put_more(&lost.names, lost.count);
@@ -391,7 +205,7 @@ static void warn_anonymous(Ox *ox) {
         if (!x->live || strncmp(x->name, "onnx::", 6) ||
             !dtype_from_onnx(x->proto->data_type, &d) || !dtype_is_float(d))
             continue;
-        lose(ox, &folded, x->name, NULL);
+        ox_lose(ox, &folded, x->name, NULL);
     }
     if (!folded.count) return;
     sb_put_more(&folded.names, folded.count);
@@ -443,7 +257,7 @@ static void fused_by_tensorflow(Ox *ox, Lost *lost) {
         Str layer = layer_of(n->name);
         if (layer != before && !has_node(ox, layer, "BatchNormalization") &&
             !has_node(ox, layer, "Sqrt"))
-            lose(ox, lost, layer, NULL);
+            ox_lose(ox, lost, layer, NULL);
         before = layer;
     }
 }
@@ -467,7 +281,7 @@ static void warn_no_bias(Ox *ox) {
                        (!strcmp(n->type, "Conv") && n->nin < 3);
         if (product && (strstr(layer, "dense") || strstr(layer, "conv")) &&
             !has_node(ox, layer, "Add"))
-            lose(ox, &none, layer, NULL);
+            ox_lose(ox, &none, layer, NULL);
     }
     if (!none.count) return;
     sb_put_more(&none.names, none.count);
@@ -590,7 +404,7 @@ Status ox_check_spoiled(Ox *ox) {
     half_copies(ox, &half);
     TRY(object(ox, "16-bit copies replaced the parameters: ", &half));
     if (!ox->has_signature) return OK;
-    if (was_optimised(ox))
+    if (ox_was_optimised(ox))
         TRY(object(ox,
                    "the exporter fused BatchNormalization into the "
                    "convolutions before it",
@@ -598,6 +412,6 @@ Status ox_check_spoiled(Ox *ox) {
     TRY(check_projection(ox));
     folded_parameters(ox, &folded);
     TRY(object(ox, "the exporter folded parameters: ", &folded));
-    merged_parameters(ox, &merged);
+    ox_merged_parameters(ox, &merged);
     return object(ox, "the exporter merged or dropped parameters: ", &merged);
 }

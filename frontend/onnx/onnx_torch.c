@@ -78,3 +78,15 @@ double ox_torch_number(const OxNode *n, const char *target, int index,
     double v = s ? strtod(s, &end) : 0;
     return s && end != s && !*end ? v : otherwise;
 }
+
+Str ox_torch_module(const Onnx__NodeProto *n) {
+    const char *s = ox_text(ox_metadata(n->metadata_props, n->n_metadata_props,
+                                        "pkg.torch.onnx.name_scopes"));
+    const char *end;
+    Str last = NULL, before = NULL;
+    for (; (s = strchr(s, '\'')) && (end = strchr(s + 1, '\'')); s = end + 1) {
+        before = last;
+        last = intern_n(s + 1, (size_t)(end - s - 1));
+    }
+    return before && *before ? before : NULL;
+}

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_unfold_scope.c: merged parameters of nodes without a record of what
    they read in PyTorch's graph, such as the Split of an attention's
-   in_proj_bias. The module in which the result is read names the parameter:
-   pkg.torch.onnx.name_scopes = ['', 't', 't.cross_attn', 'linear_2'] */
+   in_proj_bias. The module in which the result is read names the parameter. */
 #include <string.h>
 
 #include "frontend/onnx/onnx_unfold.h"
-
-#define SCOPES "pkg.torch.onnx.name_scopes"
 
 static bool gives(const Onnx__NodeProto *n, const char *name) {
     for (size_t r = 0; r < n->n_output; r++)
@@ -27,19 +24,6 @@ static const Onnx__NodeProto *reader_of(const Unfold *u, size_t i) {
     return NULL;
 }
 
-/* The second-last quoted name; NULL: fewer than two. */
-static Str module_of(const Onnx__NodeProto *n) {
-    const char *s =
-        ox_text(ox_metadata(n->metadata_props, n->n_metadata_props, SCOPES));
-    const char *end;
-    Str last = NULL, before = NULL;
-    for (; (s = strchr(s, '\'')) && (end = strchr(s + 1, '\'')); s = end + 1) {
-        before = last;
-        last = intern_n(s + 1, (size_t)(end - s - 1));
-    }
-    return before && *before ? before : NULL;
-}
-
 Status unfold_scope(Unfold *u, size_t i) {
     Onnx__NodeProto *n = u->g->node[i];
     for (size_t k = 0; k < n->n_input; k++) {
@@ -48,7 +32,7 @@ Status unfold_scope(Unfold *u, size_t i) {
             str_map_get(&u->targets, ox_text(n->input[k])) < 0)
             continue;
         const Onnx__NodeProto *reader = reader_of(u, i);
-        Str module = reader ? module_of(reader) : NULL;
+        Str module = reader ? ox_torch_module(reader) : NULL;
         const char *dot = strrchr(n->input[k], '.');
         if (!module || !dot) return OK;
         int at = str_map_get(&u->targets, internf("%s%s", module, dot));

@@ -18,6 +18,7 @@ minutes.  Networks of its own: networks.py.  Needs (as of which the table was ma
 import argparse
 import copy
 import csv
+import inspect
 import json
 import logging
 import math
@@ -590,13 +591,26 @@ def zoo():
 
 
 def export(model, data, path, exporter):
-    how = dict(dynamo=True, optimize=False, verbose=False,
+    """dynamo does not optimise; default does, as PyTorch's exporter by default,
+    and dynamic leaves the batch open."""
+    how = dict(dynamo=True, optimize=exporter != "dynamo", verbose=False,
                external_data=False)
+    if exporter == "dynamic":
+        batch = torch.export.Dim("batch")
+        how["dynamic_shapes"] = [tuple({0: batch} for _ in data)] \
+            if takes_any(model) else tuple({0: batch} for _ in data)
     if exporter == "torchscript":
         how = dict(dynamo=False, do_constant_folding=False, opset_version=17,
                    training=torch.onnx.TrainingMode.TRAINING)
     torch.onnx.export(model, tuple(data), path, input_names=names_of(data),
                       **how)
+
+
+def takes_any(model):
+    """Does forward take *args, so that the exporter sees one input, a tuple?"""
+    kinds = [p.kind for p in
+             inspect.signature(model.forward).parameters.values()]
+    return kinds == [inspect.Parameter.VAR_POSITIONAL]
 
 
 def names_of(data):
@@ -688,7 +702,7 @@ def distance(a, b):
     return math.inf if math.isnan(d) else float(d)
 
 
-def one(ampc, name, folder, bf16, check):
+def one(ampc, name, folder, bf16, check, exporters):
     """Everything about one model, as a dictionary; without losses and what is
     beside them where only the files are checked."""
     make, data = next((m, d) for n, m, d in zoo() if n == name)
@@ -700,7 +714,7 @@ def one(ampc, name, folder, bf16, check):
     states = [] if any("BatchNorm" in type(m).__name__
                        for m in model.modules()) else None
     files = []
-    for exporter in EXPORTERS:
+    for exporter in exporters:
         path = os.path.join(folder, f"{name}.{exporter}.onnx")
         try:
             if not os.path.exists(path):
@@ -734,6 +748,8 @@ def one(ampc, name, folder, bf16, check):
             continue
         try:
             options = frozen(model, path)
+            if exporter == "dynamic":
+                options += ["--dim", f"batch={len(batch[0])}"]
             got, ours, seconds, size = ampc_run(ampc, path, batch, "fp32",
                                                 states, options)
             row.update(fp32=distance(got, want), seconds=seconds, size=size,
@@ -867,14 +883,14 @@ def failed(name, why):
             "files": [{"exporter": "-", "exported": False, "error": why}]}
 
 
-def child(pipe, ampc, name, keep, bf16, check):
+def child(pipe, ampc, name, keep, bf16, check, exporters):
     os.setsid()  # what it starts ends with it
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # exporters print graphs of what they cannot export
     os.dup2(null, 2)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            out = one(ampc, name, keep or folder, bf16, check)
+            out = one(ampc, name, keep or folder, bf16, check, exporters)
         except Exception as e:
             out = failed(name, "not made: " + " ".join(str(e).split())[:120])
     pipe.send(out)
@@ -888,7 +904,7 @@ def results(options, names):
             ours, theirs = multiprocessing.Pipe(False)
             p = multiprocessing.Process(target=child, args=(
                 theirs, os.path.abspath(options.ampc), todo[0], options.keep,
-                options.bf16, options.check))
+                options.bf16, options.check, options.exporters))
             p.start()
             theirs.close()
             running[ours] = (todo.pop(0), p, time.monotonic())
@@ -920,6 +936,10 @@ def main():
                    help="only print what --results has")
     p.add_argument("--bf16", default="one", choices=("all", "one", "none"),
                    help="of which files (default: one of each model)")
+    p.add_argument("--exporters", default=",".join(EXPORTERS),
+                   type=lambda text: text.split(","), metavar="NAMES",
+                   help="some of dynamo (which does not optimise), torchscript,\n"
+                   "default (dynamo, optimised) and dynamic (so with any batch)")
     p.add_argument("--check", action="store_true",
                    help="only list what `ampc check` refuses")
     p.add_argument("--timeout", type=float, default=900, metavar="SECONDS")

@@ -424,3 +424,24 @@ class FoldedEqual(nn.Module):
         super().__init__(); torch.manual_seed(0); s.w=nn.Embedding(7,4); s.p=nn.Embedding(5,4); nn.init.zeros_(s.p.weight); s.l=nn.Linear(4,2)
         s.g=nn.Parameter(torch.ones(5,1)); s.register_buffer("position_ids",torch.arange(6).expand((1,-1)),persistent=False)
     def forward(s,i): return s.l(torch.tanh(s.w(i)*s.g.expand(5,4)+s.p(s.position_ids[:,:5]))).mean(1)
+class Scaled(nn.Embedding):
+    def forward(s,i): return super().forward(i)*1.0
+class Side(nn.Module):
+    def __init__(s,table): super().__init__(); s.embed_tokens=Scaled(7,4); s.embed_tokens.weight=table
+@k(lambda r: [torch.tensor(r.randint(0,7,(3,5)))])
+class TiedTokens(nn.Module):
+    """A table with four names, as BART's, whose product with 1 the optimiser drops; positions that count tokens."""
+    def __init__(s):
+        super().__init__(); torch.manual_seed(0); s.shared=nn.Embedding(7,4); s.encoder=Side(s.shared.weight); s.decoder=Side(s.shared.weight)
+        s.p=nn.Embedding(8,4); s.head=nn.Linear(4,7); s.head.weight=s.shared.weight
+    def forward(s,i):
+        seen=i.ne(1).int(); p=((torch.cumsum(seen,1).type_as(seen)+0)*seen).long()+1
+        return s.head(torch.tanh(s.encoder.embed_tokens(i)+s.p(p)+s.decoder.embed_tokens(i.flip(1)))).mean(1)
+@k(lambda r: [torch.tensor(r.randint(0,7,(3,5)))])
+class TiedBias(nn.Module):
+    """Positions that count tokens, plus 0, which the optimiser drops, beside a bias with two names, as in RoBERTa."""
+    def __init__(s):
+        super().__init__(); torch.manual_seed(0); s.w=nn.Embedding(7,4); s.p=nn.Embedding(8,4); s.head=nn.Linear(4,7); s.bias=nn.Parameter(torch.randn(7)); s.head.bias=s.bias
+    def forward(s,i):
+        seen=i.ne(1).int(); p=((torch.cumsum(seen,1).type_as(seen)+0)*seen).long()+1
+        return s.head(torch.tanh(s.w(i)+s.p(p))).mean(1)
