@@ -96,6 +96,7 @@ void manual_functions(StrBuf *sb) {
     put_functions(sb, linalg_amp_lines);
     put_functions(sb, losses_amp_lines);
     put_functions(sb, microsoft_amp_lines);
+    put_functions(sb, quantized_amp_lines);
 }
 
 /* ---- ops ----------------------------------------------------------------- */

@@ -513,6 +513,15 @@ Status ox_const(Ox *ox, const Tensor *t, ValueId *out);
 Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out);
 ValueId ox_scalar(Ox *ox, DType d, double v);
+/* onnx_levels.c: the floats that were rounded to integers v, through which the
+   gradient passes; NO_VALUE: v has none. */
+Status ox_levels(Ox *ox, ValueId v, ValueId *y);
+/* v as fp32, if it is integers: where they have levels, those. */
+Status ox_numbers(Ox *ox, ValueId v, ValueId *y);
+/* Integers with these levels. */
+Status ox_whole(Ox *ox, ValueId numbers, DType d, ValueId *y);
+/* Attributes low and high: the range of d. Returns 2. */
+int ox_range(DType d, Attr attr[2]);
 /* Negative positions count from the end of axes of length d. */
 Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d);
 

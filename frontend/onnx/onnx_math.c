@@ -314,7 +314,10 @@ Status onnx_where(Ox *ox) {
 static Status math_cast(Ox *ox, ValueId x, DType d, ValueId *y) {
     Attr limits[] = {attr_f(AK_min, -dtype_info[d].most),
                      attr_f(AK_max, dtype_info[d].most)};
-    ValueId wide, inf, clipped;
+    ValueId wide, inf, clipped, level = NO_VALUE;
+    if (dtype_is_float(d) && dtype_is_int(ox_type(ox, x).dtype))
+        TRY(ox_levels(ox, x, &level));
+    if (is_value(level)) x = level;
     if (!dtype_info[d].stored || ox_type(ox, x).dtype == d)
         return ox_cast(ox, x, d, true, y);
     if (d == DT_E8M0 && strcmp(ox_str(ox, "round_mode", "up"), "nearest"))

@@ -96,8 +96,7 @@ static Status add_bias(Ox *ox, ValueId bias, ValueId *y) {
     return ox2(ox, OP_ADD, *y, bias, y);
 }
 
-static Status convolve(Ox *ox, const ValueId in[2], ValueId *y) {
-    ValueId bias = ox_in(ox, 2);
+static Status convolve(Ox *ox, const ValueId in[2], ValueId bias, ValueId *y) {
     Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
     Window w;
     if (k.rank != x.rank)
@@ -114,7 +113,54 @@ static Status convolve(Ox *ox, const ValueId in[2], ValueId *y) {
 
 Status onnx_conv(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
-    TRY(convolve(ox, in, &y));
+    TRY(convolve(ox, in, ox_in(ox, 2), &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Levels without their zero point, which for a weight may be one for each
+   channel. */
+static Status centred(Ox *ox, int x, int zero, ValueId *y) {
+    ValueId z;
+    TRY(ox_numbers(ox, ox_in(ox, x), y));
+    TRY(ox_numbers(ox, ox_in(ox, zero), &z));
+    if (!is_value(z)) return OK;
+    Attr rank = attr_named_i("rank", ox_type(ox, *y).rank);
+    TRY(ox_call(ox, "q_of_channels", &z, 1, &rank, 1, 1, &z));
+    return ox2(ox, OP_SUB, *y, z, y);
+}
+
+/* ConvInteger. */
+Status onnx_integer_conv(Ox *ox) {
+    ValueId in[2], y;
+    TRY(centred(ox, 0, 2, &in[0]));
+    TRY(centred(ox, 1, 3, &in[1]));
+    TRY(convolve(ox, in, NO_VALUE, &y));
+    TRY(ox_whole(ox, y, DT_I32, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* QLinearConv: x, w and y with a scale and a zero point each, a bias whose
+   scale is that of the products. */
+Status onnx_levels_conv(Ox *ox) {
+    ValueId in[2], bias, scale = ox_in(ox, 1), ws = ox_in(ox, 4), out[3], y;
+    Attr range[2];
+    DType d = ox_type(ox, ox_in(ox, 7)).dtype;
+    if (!dtype_is_int(d) || dtype_info[d].bytes > 2)
+        return ox_fail(ox, "a result of dtype %s", dtype_info[d].text);
+    TRY(centred(ox, 0, 2, &in[0]));
+    TRY(centred(ox, 3, 5, &in[1]));
+    TRY(ox_numbers(ox, ox_in(ox, 8), &bias));
+    TRY(convolve(ox, in, bias, &y));
+    Attr at[] = {attr_named_i("rank", ox_type(ox, y).rank),
+                 attr_named_i("at", 1)};
+    TRY(ox_reshape(ox, scale, 0, NULL, &scale));
+    TRY(ox_call(ox, "q_of_channels", &ws, 1, at, 2, 1, &ws));
+    TRY(ox2(ox, OP_MUL, scale, ws, &scale));
+    TRY(ox2(ox, OP_MUL, y, scale, &out[0]));
+    for (int k = 0; k < 2; k++)
+        TRY(ox_numbers(ox, ox_in(ox, 6 + k), &out[1 + k]));
+    TRY(ox_call(ox, "q_level", out, 3, range, ox_range(d, range), 1, &y));
+    TRY(ox_whole(ox, y, d, &y));
     return ox_out(ox, 0, y);
 }
 
@@ -133,7 +179,7 @@ Status onnx_fused_conv(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, more = ox_in(ox, 3), y;
     bool last = !strncmp(ox->node->type, "Nhwc", 4);
     for (int i = 0; last && i < 2; i++) TRY(move_channels(ox, false, &in[i]));
-    TRY(convolve(ox, in, &y));
+    TRY(convolve(ox, in, ox_in(ox, 2), &y));
     if (last) TRY(move_channels(ox, true, &y));
     if (is_value(more)) TRY(ox2(ox, OP_ADD, y, more, &y));
     const Onnx__AttributeProto *p = ox_attr(ox, "activation_params");
@@ -265,15 +311,24 @@ static Status read_pool(Ox *ox, ValueId x, Window *w, int64_t *sizes,
 }
 
 Status onnx_max_pool(Ox *ox) {
-    ValueId x = ox_in(ox, 0), out[2], idx;
+    ValueId x = ox_in(ox, 0), out[2], idx, level = NO_VALUE;
     Window w;
     int64_t sizes[MAX_SPATIAL];
     Attr attr[5];
     DType d = ox_type(ox, x).dtype;
     TRY(read_pool(ox, x, &w, sizes, attr));
-    if (!dtype_is_float(d)) TRY(ox_cast(ox, x, DT_F64, false, &x));
+    if (!dtype_is_float(d)) {
+        TRY(ox_levels(ox, x, &level));
+        if (is_value(level))
+            x = level;
+        else
+            TRY(ox_cast(ox, x, DT_F64, false, &x));
+    }
     TRY(ox_opn(ox, OP_MAX_POOL, &x, 1, attr, 5, 2, NULL, out));
-    TRY(ox_cast(ox, out[0], d, false, &out[0]));
+    if (is_value(level))
+        TRY(ox_whole(ox, out[0], d, &out[0]));
+    else
+        TRY(ox_cast(ox, out[0], d, false, &out[0]));
     TRY(ox_out(ox, 0, out[0]));
     if (!ox_has_out(ox, 1)) return OK;
     if (ox_int(ox, "storage_order", 0))
@@ -284,8 +339,7 @@ Status onnx_max_pool(Ox *ox) {
     return ox_out(ox, 1, idx);
 }
 
-Status onnx_average_pool(Ox *ox) {
-    ValueId x = ox_in(ox, 0), y;
+static Status average(Ox *ox, ValueId x, ValueId *y) {
     Window w;
     int64_t sizes[MAX_SPATIAL];
     Attr attr[6];
@@ -300,8 +354,31 @@ Status onnx_average_pool(Ox *ox) {
                        divisor);
     attr[5] = attr_i(AK_count_include_pad,
                      divisor || ox_int(ox, "count_include_pad", 0) != 0);
-    TRY(ox_op(ox, OP_AVG_POOL, &x, 1, attr, 6, &y));
-    if (divisor) TRY(ox2k(ox, OP_MUL, y, area / divisor, &y));
+    TRY(ox_op(ox, OP_AVG_POOL, &x, 1, attr, 6, y));
+    return divisor ? ox2k(ox, OP_MUL, *y, area / divisor, y) : OK;
+}
+
+Status onnx_average_pool(Ox *ox) {
+    ValueId y;
+    TRY(average(ox, ox_in(ox, 0), &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_levels_average_pool(Ox *ox) {
+    ValueId in[3], y;
+    Attr range[2];
+    DType d = ox_type(ox, ox_in(ox, 0)).dtype;
+    bool last = ox_int(ox, "channels_last", 0) != 0;
+    if (!dtype_is_int(d) || dtype_info[d].bytes > 1)
+        return ox_fail(ox, "an operand of dtype %s", dtype_info[d].text);
+    for (int k = 0; k < 3; k++) TRY(ox_numbers(ox, ox_in(ox, k), &in[k]));
+    TRY(ox_call(ox, "q_real", in, 3, NULL, 0, 1, &in[0]));
+    if (last) TRY(move_channels(ox, false, &in[0]));
+    TRY(average(ox, in[0], &in[0]));
+    if (last) TRY(move_channels(ox, true, &in[0]));
+    for (int k = 1; k < 3; k++) TRY(ox_numbers(ox, ox_in(ox, 2 + k), &in[k]));
+    TRY(ox_call(ox, "q_level", in, 3, range, ox_range(d, range), 1, &y));
+    TRY(ox_whole(ox, y, d, &y));
     return ox_out(ox, 0, y);
 }
 

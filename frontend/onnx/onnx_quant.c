@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_quant.c: quantisation.  A model trained with quantisation has
    QuantizeLinear and DequantizeLinear in pairs. A pair is one function,
-   whose gradient passes straight through. */
+   whose gradient passes straight through. What stands between the two of other
+   files reads levels (onnx_levels.c). */
 #include <math.h>
 #include <string.h>
 
@@ -67,11 +68,8 @@ Status onnx_quantize(Ox *ox) {
     DType d;
     TRY(integer_dtype(ox, &d));
     TRY(read_operands(ox, in, &n));
-    int bits = 8 * dtype_info[d].bytes;
-    double span = (double)(1 << bits),
-           low = dtype_info[d].kind == DK_U ? 0 : -span / 2;
-    Attr attr[] = {attr_named_f("low", low),
-                   attr_named_f("high", low + span - 1)};
+    Attr attr[2];
+    (void)ox_range(d, attr);
     TRY(ox_call(ox, ox->node->op->fn, in, n, attr, 2, 1, &y));
     TRY(ox_cast(ox, y, d, false, &y));
     return ox_out(ox, 0, y);
@@ -140,10 +138,12 @@ Status onnx_dequantize(Ox *ox) {
                      &d));
     double low = -INFINITY, high = INFINITY;
     const Node *q = made_by(ox, in, n, &low, &high);
-    if (q)
+    if (q) {
         TRY(fake_quantize(ox, q, in, n, low, high, &y));
-    else
+    } else {
+        for (int i = 0; i < n; i++) TRY(ox_numbers(ox, in[i], &in[i]));
         TRY(ox_call(ox, ox->node->op->fn, in, n, NULL, 0, 1, &y));
+    }
     TRY(ox_cast(ox, y, d, false, &y));
     return ox_out(ox, 0, y);
 }

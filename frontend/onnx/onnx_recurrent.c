@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_recurrent.c: RNN, GRU, LSTM as calls of `recurrent`. */
+#include <inttypes.h>
 #include <string.h>
 #include <strings.h>
 
@@ -51,19 +52,59 @@ static Status activations(Ox *ox, Str cell, int ways, Attr *out) {
     return OK;
 }
 
-Status onnx_recurrent(Ox *ox) {
-    ValueId in[8], out[3];
+static Status recurrent(Ox *ox, const ValueId in[8], Str cell) {
+    ValueId out[3];
     Attr attr[MAX_OP_ATTRS];
     int n, ways;
-    for (int i = 0; i < 8; i++) in[i] = ox_in(ox, i);
     ways = !strcmp(ox_str(ox, "direction", "forward"), "bidirectional") ? 2 : 1;
     if (ox_int(ox, "hidden_size", 0) &&
         (ox_type(ox, in[2]).rank != 3 ||
          ox_int(ox, "hidden_size", 0) != ox_type(ox, in[2]).dim[2]))
         return ox_fail(ox, "hidden_size disagrees with operand R");
     TRY(ox_mapped(ox, attr, &n));
-    TRY(activations(ox, ox->node->type, ways, attr + n));
+    TRY(activations(ox, cell, ways, attr + n));
     TRY(ox_call(ox, "recurrent", in, 8, attr, n + 2 * GATES, 3, out));
     for (int i = 0; i < ox->node->nout; i++) TRY(ox_out(ox, i, out[i]));
     return OK;
+}
+
+Status onnx_recurrent(Ox *ox) {
+    ValueId in[8];
+    for (int i = 0; i < 8; i++) in[i] = ox_in(ox, i);
+    return recurrent(ox, in, ox->node->type);
+}
+
+/* Weights of [directions, in, gates] with a scale and a zero point for each
+   direction, or for each gate of one. */
+static Status widened(Ox *ox, int w, int scale, ValueId *y) {
+    static const int64_t perm[] = {0, 2, 1};
+    TRY(ox_numbers(ox, ox_in(ox, w), y));
+    Type t = ox_type(ox, *y);
+    if (t.rank != 3) return ox_fail(ox, "operand %d has rank %d", w, t.rank);
+    for (int k = 1; k >= 0; k--) {
+        ValueId z;
+        TRY(ox_numbers(ox, ox_in(ox, scale + k), &z));
+        if (!is_value(z)) continue;
+        Type tz = ox_type(ox, z);
+        int64_t n = type_count(&tz), dim[] = {t.dim[0], 1, n / t.dim[0]};
+        if (n != t.dim[0] && n != t.dim[0] * t.dim[2])
+            return ox_fail(ox,
+                           "operand %d has %" PRId64 " elements, needs "
+                           "one for each direction or each gate",
+                           scale + k, n);
+        TRY(ox_reshape(ox, z, 3, dim, &z));
+        TRY(ox2(ox, k ? OP_SUB : OP_MUL, *y, z, y));
+    }
+    return ox_transpose(ox, *y, perm, y);
+}
+
+/* An LSTM that rounds what it multiplies with 8-bit weights: x as a whole, and
+   the state of each sample. ONNX Runtime rounds the states of all samples that
+   a thread computes together, so that its results depend on the threads. */
+Status onnx_dynamic_lstm(Ox *ox) {
+    ValueId in[8];
+    for (int i = 0; i < 8; i++) in[i] = ox_in(ox, i);
+    TRY(widened(ox, 1, 8, &in[1]));
+    TRY(widened(ox, 2, 10, &in[2]));
+    return recurrent(ox, in, "LSTM");
 }

@@ -280,12 +280,21 @@ static bool folded_by_script(Case *c) {
            (c->x->proto->n_dims >= 2 || strcmp(c->role->type, "MatMul"));
 }
 
+/* A node that multiplies x with the scale of a DynamicQuantizeLinear. */
+static bool scales_dynamically(const Ox *ox, const OxNode *n, Str x) {
+    if (strcmp(n->type, "Mul") || n->nin != 2) return false;
+    Str other = n->in[n->in[0] == x];
+    const OxNode *q = ox_maker(ox, other, "DynamicQuantizeLinear");
+    return n->in[n->in[0] != x] == x && q && q->nout > 1 && q->out[1] == other;
+}
+
 static bool quantises(Case *c) {
     for (int i = 0; i < c->ox->order.len; i++) {
         const OxNode *n = &c->ox->nodes.data[c->ox->order.data[i]];
         bool pair =
             n->op->handler == OX_quantize || n->op->handler == OX_dequantize;
         if (pair && n->nin > 1 && n->in[1] == c->x->name) return true;
+        if (scales_dynamically(c->ox, n, c->x->name)) return true;
     }
     return false;
 }

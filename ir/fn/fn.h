@@ -112,8 +112,9 @@ extern const char *const std_amp_lines[],
     *const losses_amp_lines[], *const layers_amp_lines[],
                                    *const optimizers_amp_lines[],
                                        *const microsoft_amp_lines[],
-                                           *const special_amp_lines[],
-                                               *const linalg_amp_lines[];
+                                           *const quantized_amp_lines[],
+                                               *const special_amp_lines[],
+                                                   *const linalg_amp_lines[];
 /* Reads the library at the first call: std.amp, the gradients that stand in
    ops.def, and so on to layers.amp. Lookups call it; readers of definitions
    call it before they begin. */

@@ -75,6 +75,7 @@ void fn_library_read(void) {
     if (s == OK) s = read_fn_lines(a, &d, "linalg.amp", linalg_amp_lines);
     if (s == OK) s = read_fn_lines(a, &d, "losses.amp", losses_amp_lines);
     if (s == OK) s = read_fn_lines(a, &d, "microsoft.amp", microsoft_amp_lines);
+    if (s == OK) s = read_fn_lines(a, &d, "quantized.amp", quantized_amp_lines);
     if (s == OK)
         s = read_fn_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
     if (s == OK) s = read_fn_lines(a, &d, "layers.amp", layers_amp_lines);

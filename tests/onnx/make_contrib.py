@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 rng = np.random.default_rng(57)
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int32): TensorProto.INT32,
-         np.dtype(np.int64): TensorProto.INT64, np.dtype(np.uint8): TensorProto.UINT8}
+         np.dtype(np.int64): TensorProto.INT64, np.dtype(np.uint8): TensorProto.UINT8,
+         np.dtype(np.int8): TensorProto.INT8, np.dtype(np.bool_): TensorProto.BOOL}
 
 
 def f(*shape):
@@ -33,6 +34,19 @@ def i64(*v):
 
 def bits(*shape):
     return rng.integers(0, 256, shape).astype(np.uint8)
+
+
+def signed(*shape):
+    return rng.integers(-128, 128, shape).astype(np.int8)
+
+
+def one(x, dtype=np.float32):
+    """A scale or a zero point, as a constant of the file."""
+    return (np.array(x, dtype),)
+
+
+def zero(x, dtype=np.uint8):
+    return one(x, dtype)
 
 
 def turns(half):
@@ -156,6 +170,38 @@ CASES = {
                             (bits(4, 32, 32),), (f(4, 32) / 99,)], 1,
                    {"k": 2, "normalize_routing_weights": 1, "activation_type": "silu",
                     "expert_weight_bits": 8}),
+    "matmul_dynamic": ("DynamicQuantizeMatMul", [f(2, 3, 8), (signed(8, 5),), (abs(f(5)) / 99,), (signed(5),), f(5)], 1, {}),
+    "matmul_to_float": ("MatMulIntegerToFloat",
+                        [bits(3, 8), (signed(8, 5),), one(0.02), (abs(f(5)) / 99,), zero(119), (signed(5),), f(5)], 1, {}),
+    "dynamic_lstm": ("DynamicQuantizeLSTM",
+                     [f(4, 2, 5), (signed(2, 5, 12),), (signed(2, 3, 12),), f(2, 24), None, f(2, 2, 3), f(2, 2, 3), None,
+                      (abs(f(2)) / 99,), (signed(2),), (abs(f(2)) / 99,), (signed(2),)], 3,
+                     {"hidden_size": 3, "direction": "bidirectional"}),
+    "q_gemm": ("QGemm", [bits(3, 8), one(0.02), zero(119), (signed(8, 5),), (abs(f(5)) / 99,), (signed(5),),
+                         (rng.integers(-999, 999, 5).astype(np.int32),), one(0.1), zero(130)], 1, {}),
+    "q_gemm_float": ("QGemm", [bits(8, 3), one(0.02), zero(119), (signed(5, 8),), one(0.01), zero(0, np.int8)], 1,
+                     {"transA": 1, "transB": 1, "alpha": 0.5}),
+    "q_add": ("QLinearAdd", [bits(3, 5), one(0.02), zero(119), bits(5), one(0.05), zero(7), one(0.07), zero(99)], 1, {}),
+    "q_mul": ("QLinearMul", [signed(3, 5), one(0.02), zero(-9, np.int8), signed(3, 1), one(0.05), zero(7, np.int8),
+                             one(0.11), zero(-3, np.int8)], 1, {}),
+    "q_sigmoid": ("QLinearSigmoid", [bits(3, 5), one(0.03), zero(128), one(1 / 256), zero(0)], 1, {}),
+    "q_leaky_relu": ("QLinearLeakyRelu", [signed(3, 5), one(0.03), zero(12, np.int8), one(0.02), zero(-80, np.int8)], 1,
+                     {"alpha": 0.2}),
+    "q_softmax": ("QLinearSoftmax", [bits(3, 5), one(0.03), zero(12), one(1 / 256), zero(0)], 1, {"axis": 1, "opset": 13}),
+    "q_softmax_flat": ("QLinearSoftmax", [bits(3, 2, 5), one(0.03), zero(12), one(1 / 256), zero(0)], 1,
+                       {"axis": 1, "opset": 12}),
+    "q_global_pool": ("QLinearGlobalAveragePool", [bits(2, 3, 4, 5), one(0.03), zero(12), one(0.02), zero(9)], 1,
+                      {"channels_last": 0}),
+    "q_global_pool_last": ("QLinearGlobalAveragePool", [bits(2, 4, 5, 3), one(0.03), zero(12), one(0.02), zero(9)], 1,
+                           {"channels_last": 1}),
+    "q_pool": ("QLinearAveragePool", [bits(2, 3, 5, 5), one(0.03), zero(12), one(0.0203), zero(9)], 1,
+               {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "q_concat": ("QLinearConcat", [one(0.05), zero(20), bits(2, 3), one(0.03), zero(12), bits(2, 4), one(0.07), zero(99)], 1,
+                 {"axis": 1}),
+    "q_where": ("QLinearWhere", [rng.integers(0, 2, (3, 5)).astype(bool), bits(3, 5), one(0.03), zero(12),
+                                 bits(5), one(0.07), zero(99), one(0.08), zero(50)], 1, {}),
+    "q_attention": ("QAttention", [bits(2, 4, 8), (signed(8, 24),), f(24), one(0.02), one(0.01),
+                                   i32([1, 1, 0, 1], [0, 1, 1, 1]), zero(119), zero(3, np.int8)], 1, {"num_heads": 2}),
     "dequantize": ("DequantizeLinear", [(bits(3, 4),), (f(4),), (bits(4),)], 1, {"axis": 1}),
 }
 
@@ -259,6 +305,9 @@ def make(name, folder):
         o.type.tensor_type.elem_type = TensorProto.FLOAT
         if (op, o.name) == ("EmbedLayerNormalization", "y1"):
             o.type.tensor_type.elem_type = TensorProto.INT32
+        if op.startswith("QLinear") or name == "q_gemm":
+            levels = operands[1 if op == "QLinearConcat" else -1]
+            o.type.tensor_type.elem_type = TYPES[levels[0].dtype]
         o.type.tensor_type.ClearField("shape")
     model = helper.make_model(graph, ir_version=10, opset_imports=[
         helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)])

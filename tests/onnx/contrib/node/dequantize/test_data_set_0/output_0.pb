@@ -1,1 +1,1 @@
-J0#r*B])rÁZÜ‡B¥ÂåUCcËÁ{ÉÏABñ´ÂÂQgB1nÁÁïBr¶EÀ
+J0™YAª³¿cPÛÀÇG¦Bëì»ÂfqPBP12BqàB·ãB¿rIBJ|$À‘C
