@@ -12,6 +12,12 @@
    If launches are shared, all stored tensors that are reduced to one number are
    cut into the same number of rows. A sum over rows that other reductions fold
    stays whole if the kernel of those rows can add them up, too (fuse_fit.c).
+   If a row is too long to be held by the worker that folds it and reads it
+   again (a channel of a batch norm), its outer axes become rows, too.
+
+   A variance whose mean comes in stages is computed in the same stages: each
+   part around its own mean, which one kernel knows while it holds the part, and
+   then the part's mean around the mean of all (Chan, Golub and LeVeque, 1979).
 
    With --shard-optimizer each rank has a part of a large gradient, in whole
    rows, and zeros elsewhere. The row sums are added over all ranks, so that the
@@ -44,16 +50,22 @@ typedef struct Work {
     int64_t rows, columns; /* of t */
     int64_t shares, each;  /* shares of work: their number, and the elements
                               of each */
+    int64_t most; /* columns that a worker can hold between two sweeps over its
+                     row */
 } Work;
 
-static Work work_of(const Stages *e, const Type *t, const int64_t *axes,
-                    int n) {
-    Work w = {.columns = 1};
+/* bytes: what a worker holds for each column; 0: it reads its row once. */
+static Work work_of(const Stages *e, const Type *t, const int64_t *axes, int n,
+                    int bytes) {
+    Work w = {.columns = 1, .most = INT64_MAX};
     int last = t->rank - 1;
     for (int i = 0; i < n; i++) w.columns *= t->dim[axes[i]];
     w.rows = w.columns ? type_count(t) / w.columns : 0;
     while (last > axes[n - 1] && t->dim[last] == 1) last--;
-    int64_t beside = last == axes[n - 1] ? 1 : e->target->rows_beside;
+    bool adjacent = last == axes[n - 1];
+    int64_t beside = adjacent ? 1 : e->target->rows_beside;
+    if (bytes && adjacent && n > 1 && e->target->row_held)
+        w.most = e->target->row_held / bytes;
     w.shares = (w.rows + beside - 1) / beside;
     w.each = w.columns * (w.rows < beside ? w.rows : beside);
     return w;
@@ -61,7 +73,32 @@ static Work work_of(const Stages *e, const Type *t, const int64_t *axes,
 
 static bool in_one_stage(const Stages *e, Work w) {
     return w.each <= e->target->columns_serial ||
-           w.shares >= e->target->rows_enough;
+           (w.shares >= e->target->rows_enough && w.columns <= w.most);
+}
+
+/* Bytes of an element in each of the tensors of shape t from which nodes of
+   that part of the step compute v, but of two tensors at most: a kernel that
+   reads more holds none. */
+static int held_bytes(const Graph *g, ValueId v, const Type *t, uint32_t part) {
+    enum { MOST = 2, DEEP = 16 };
+    ValueId open[DEEP] = {v}, leaf[MOST] = {NO_VALUE};
+    int nopen = 1, nleaf = 0, bytes = 0;
+    for (int steps = 0; nopen > 0 && nleaf < MOST && steps < DEEP; steps++) {
+        ValueId x = open[--nopen];
+        const Value *value = value_get(g, x);
+        const Node *n =
+            value->kind == VK_RESULT ? node_get(g, value->def) : NULL;
+        if (!shape_equal(value_type(g, x), t)) continue;
+        if (n && node_kind(n) == KIND_ELEM && (n->flags & part) == part &&
+            nopen + n->nin <= DEEP) {
+            for (int k = 0; k < n->nin; k++)
+                if (is_value(n->in[k])) open[nopen++] = n->in[k];
+        } else if (nleaf == 0 || !same_value(x, leaf[0])) {
+            leaf[nleaf++] = x;
+            bytes += dtype_info[value_dtype(g, x)].bytes;
+        }
+    }
+    return bytes;
 }
 
 /* The op that combines partial results. */
@@ -167,7 +204,8 @@ static ValueId reshaped(const Stages *e, ValueId x, int rank,
 }
 
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
-                              const int64_t *all, int nall, DType dtype);
+                              const int64_t *all, int nall, DType dtype,
+                              int bytes);
 
 /* Outer axes become rows of a first stage until there are enough rows; the
    last axis remains to be folded. If it is the only one, it is cut: x[.., c,
@@ -177,14 +215,17 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
     Builder *b = e->b;
     Type t = *value_type(e->b->g, x);
     int k = 0;
-    for (int64_t r = w.shares; k < n && r < e->target->rows_enough; k++)
+    for (int64_t r = w.shares, left = w.columns;
+         k < n && (r < e->target->rows_enough || left > w.most); k++) {
         r *= t.dim[axes[k]];
+        left /= t.dim[axes[k]];
+    }
     if (k == n) k = n - 1;
     if (k > 0) {
         ValueId part =
             b_reduce(b, op, x, axes + k, n - k, true, partial_dtype(e, dtype));
         if (op == OP_REDUCE_SUMSQ) part = of_ranks(e, x, part);
-        return in_best_stages(e, combining(op), part, axes, k, dtype);
+        return in_best_stages(e, combining(op), part, axes, k, dtype, 0);
     }
     int64_t len = t.dim[axes[0]];
     int64_t want = (e->target->rows_enough + w.shares - 1) / w.shares;
@@ -202,11 +243,12 @@ static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
     cut = b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
     if (op == OP_REDUCE_SUMSQ) cut = of_ranks(e, x, cut);
     cut = b_reshape(b, cut, t.rank, t.dim);
-    return in_best_stages(e, combining(op), cut, &axis, 1, dtype);
+    return in_best_stages(e, combining(op), cut, &axis, 1, dtype, 0);
 }
 
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
-                              const int64_t *all, int nall, DType dtype) {
+                              const int64_t *all, int nall, DType dtype,
+                              int bytes) {
     Builder *b = e->b;
     Type t = *value_type(e->b->g, x);
     int64_t axes[MAX_RANK];
@@ -214,7 +256,7 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     if (n == 0)
         return op == OP_REDUCE_SUMSQ ? b2(b, OP_MUL, x, x, dtype)
                                      : b_cast(b, x, dtype);
-    Work w = work_of(e, &t, axes, n);
+    Work w = work_of(e, &t, axes, n, bytes);
     if (in_one_stage(e, w)) return b_reduce(b, op, x, axes, n, true, dtype);
     if (op != OP_REDUCE_MEAN) return in_stages(e, op, x, axes, n, w, dtype);
     ValueId sum =
@@ -258,8 +300,63 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     if (by.i) part = b2(e->b, OP_MUL, part, by, value_dtype(g, n->in[0]));
     part = b_reduce(e->b, n->op, part, axes + 1, 1, true,
                     partial_dtype(e, to.dtype));
-    part = in_best_stages(e, combining(n->op), part, axes, 1, to.dtype);
+    part = in_best_stages(e, combining(n->op), part, axes, 1, to.dtype, 0);
     with[0] = b_reshape(e->b, part, to.rank, to.dim);
+    return true;
+}
+
+/* The node that computes v = sum(x) / number in stages, of which the first is
+ *part. */
+static bool mean_in_stages(const Graph *g, ValueId v, ValueId x, Node *outer,
+                           Node *part) {
+    const Node *div = def_of(g, v, OP_DIV);
+    const Node *sum = div ? def_of(g, div->in[0], OP_REDUCE_SUM) : NULL;
+    const Node *first = sum ? def_of(g, sum->in[0], OP_REDUCE_SUM) : NULL;
+    if (!first || !same_value(first->in[0], x) ||
+        value_dtype(g, first->out[0]) != DT_F32)
+        return false;
+    *outer = *sum;
+    *part = *first;
+    return true;
+}
+
+/* The variance of x around a mean in stages:
+     sum over parts of (sum of (x - own)^2 + number * (own - mean)^2) / all
+   own: the mean of a part of `number` elements. */
+static bool variance_in_stages(Stages *e, const Node *n, ValueId *with) {
+    Builder *b = e->b;
+    Graph *g = b->g;
+    const Node *mul = def_of(g, n->in[0], OP_MUL);
+    const Node *sub = mul ? def_of(g, mul->in[0], OP_SUB) : NULL;
+    Node outer, part;
+    const int64_t *axes;
+    if (!e->target->row_held || n->op != OP_REDUCE_MEAN || !sub ||
+        !same_value(mul->in[0], mul->in[1]) ||
+        value_dtype(g, mul->out[0]) != DT_F32 ||
+        value_dtype(g, sub->out[0]) != DT_F32)
+        return false;
+    ValueId x = sub->in[0], mean = sub->in[1];
+    if (!mean_in_stages(g, mean, x, &outer, &part) ||
+        !shape_equal(value_type(g, mean), value_type(g, n->out[0])))
+        return false;
+    double all = (double)value_count(g, x) / (double)value_count(g, mean);
+    ValueId number = graph_scalar(g, DT_F32,
+                                  (double)value_count(g, x) /
+                                      (double)value_count(g, part.out[0]));
+    ValueId own = b2(b, OP_DIV, part.out[0], number, DT_F32);
+    ValueId off = b2(b, OP_SUB, x, own, DT_F32);
+    int na = attr_ints(&part, AK_axes, &axes);
+    ValueId within = b_reduce(b, OP_REDUCE_SUM, b2(b, OP_MUL, off, off, DT_F32),
+                              axes, na, true, DT_F32);
+    ValueId apart = b2(b, OP_SUB, own, mean, DT_F32);
+    apart = b2(b, OP_MUL, b2(b, OP_MUL, apart, apart, DT_F32), number, DT_F32);
+    na = attr_ints(&outer, AK_axes, &axes);
+    ValueId sum =
+        in_best_stages(e, OP_REDUCE_SUM, b2(b, OP_ADD, within, apart, DT_F32),
+                       axes, na, DT_F32, 0);
+    with[0] = b2(b, OP_DIV, sum, graph_scalar(g, DT_F32, all),
+                 value_dtype(g, n->out[0]));
+    rewrite_take_name(g, n->out[0], with[0]);
     return true;
 }
 
@@ -312,12 +409,15 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
         rewrite_take_name(g, n.out[0], with[0]);
         return true;
     }
+    if (variance_in_stages(&e, &n, with)) return true;
     const Type *t = value_type(g, n.in[0]);
+    int bytes =
+        held_bytes(g, n.in[0], t, n.flags & (NODE_BACKWARD | NODE_UPDATE));
     if (long_axes(t, axes, na, kept) == na &&
-        (na == 0 || in_one_stage(&e, work_of(&e, t, axes, na))))
+        (na == 0 || in_one_stage(&e, work_of(&e, t, axes, na, bytes))))
         return false;
-    with[0] =
-        in_best_stages(&e, n.op, n.in[0], axes, na, value_dtype(g, n.out[0]));
+    with[0] = in_best_stages(&e, n.op, n.in[0], axes, na,
+                             value_dtype(g, n.out[0]), bytes);
     if (g->order.len > made) rewrite_take_name(g, n.out[0], with[0]);
     return true;
 }

@@ -59,6 +59,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .columns_serial = 16384, /* 64 KB: a launch                         */
          .least_share = 2048,     /* 256 threads with 8 elements each */
          .short_row = 4096,       /* three times 16 KB: as long as a launch */
+         .row_held = 98 << 10,    /* a block has 99 KB of shared memory */
          .small_tensor = 262144,  /* 1 MB: a sixth of a launch               */
          .tiny_tensor = 8192},    /* 32 KB: less than a launch               */
 };

@@ -63,6 +63,8 @@ typedef struct TargetInfo {
     int64_t columns_serial; /* elements that a worker may fold by itself     */
     int64_t least_share;    /* elements that are worth another worker */
     int64_t short_row;      /* columns that a worker may read a second time */
+    int64_t row_held;       /* bytes of a row that a worker can hold between two
+                               sweeps; 0: any */
     int64_t small_tensor;   /* elements that cost less than a step           */
     int64_t tiny_tensor;    /* elements that a single worker may fold */
 } TargetInfo;

@@ -97,3 +97,68 @@ TEST_CASE(stages, sums_of_columns_are_for_others) {
     run_in_memory(a, g, text);
     arena_free(a);
 }
+
+static void put_batch_norm(char *text, size_t size, const char *shape,
+                           int channels) {
+    snprintf(text, size,
+             "graph predict(%%x: f32[%s], %%s: f32[%d], %%b: f32[%d], "
+             "%%m: f32[%d], %%v: f32[%d]) {\n"
+             "  %%y, %%mean, %%var = batch_norm %%x, %%s, %%b, %%m, %%v "
+             "{epsilon=1e-05, training=1}\n"
+             "  return %%y, %%mean, %%var\n}\n",
+             shape, channels, channels, channels, channels);
+}
+
+/* Number of kernels that read that input. */
+static int groups_reading(const Graph *g, const char *input) {
+    ValueId v = graph_find_value(g, input);
+    int number = 0, last = -1;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        bool reads = false;
+        for (int k = 0; k < n->nin; k++) reads |= same_value(n->in[k], v);
+        if (reads && n->group != last) number++;
+        if (reads) last = n->group;
+    }
+    return number;
+}
+
+/* The variance of parts around their own means and of these means is the
+   variance of all. */
+TEST_CASE(variance, of_parts_is_that_of_all) {
+    static const char *const shapes[] = {"8,2,64,64", "3,2,8,64,16",
+                                         "300,2,70"};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        Arena *a = arena_new();
+        char text[400];
+        put_batch_norm(text, sizeof text, shapes[i], 2);
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        Results before = results(a, g, EVAL_EXACT);
+        lowered(a, m, for_gpus);
+        Results after = results(a, g, EVAL_EXACT);
+        expect_equal(&before, &after, 1e-12, text);
+        CHECK_MSG(groups_reading(g, "x") == 2, "%s: %d kernels read x",
+                  shapes[i], groups_reading(g, "x"));
+        run_in_memory(a, g, text);
+        arena_free(a);
+    }
+}
+
+/* Channels that a block cannot hold are read once for both statistics and once
+   for the result; shorter ones are read once. */
+TEST_CASE(variance, reads_long_channels_twice) {
+    static const struct {
+        const char *shape;
+        int reads;
+    } cases[] = {{"256,512,14,14", 2}, {"64,512,14,14", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        char text[400];
+        put_batch_norm(text, sizeof text, cases[i].shape, 512);
+        Module *m = parsed(a, text);
+        lowered(a, m, for_gpus);
+        CHECK_EQ_INT(groups_reading(m->graphs.data[0], "x"), cases[i].reads);
+        arena_free(a);
+    }
+}
