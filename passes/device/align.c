@@ -168,10 +168,42 @@ static bool slice_behind_view(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
+/* What v is the leading part of, if that is hardly larger; else NO_VALUE. */
+static ValueId whole_of(const Graph *g, ValueId v) {
+    const Node *cut = def_of(g, v, OP_SLICE);
+    const int64_t *starts, *steps;
+    if (!cut) return NO_VALUE;
+    const Type *whole = value_type(g, cut->in[0]), *part = value_type(g, v);
+    attr_ints(cut, AK_starts, &starts);
+    attr_ints(cut, AK_steps, &steps);
+    for (int d = 0; d < whole->rank; d++)
+        if (starts[d] != 0 || steps[d] != 1 ||
+            whole->dim[d] - part->dim[d] >= target_of(g)->row_bytes)
+            return NO_VALUE;
+    return cut->in[0];
+}
+
+/* The sum of leading parts is the leading part of a sum, to which a product
+   adds before it stores (product.h): gradients of chunks (stream.c). */
+static bool slice_behind_sum(Rewriter *rw, const Node *n, ValueId *with) {
+    const Graph *g = rw->g;
+    ValueId in[2] = {whole_of(g, n->in[0]), whole_of(g, n->in[1])};
+    if (!is_value(in[0]) || !is_value(in[1]) || !def_of(g, in[1], OP_MATMUL) ||
+        !shape_equal(value_type(g, in[0]), value_type(g, in[1])))
+        return false;
+    Type to = *value_type(g, n->out[0]);
+    with[0] = align_first_of(
+        &rw->b, build(&rw->b, OP_ADD, in, 2, NULL, 0, to.dtype, NULL), &to);
+    rewrite_take_name(rw->g, n->out[0], with[0]);
+    return true;
+}
+
 static bool align_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const Node n = *node_get(rw->g, id); /* building may move the pool */
     if (n.op == OP_MATMUL) return align_product(rw, &n, with);
-    if (n.op == OP_ADD) return slice_behind_bias(rw, &n, with);
+    if (n.op == OP_ADD)
+        return slice_behind_bias(rw, &n, with) ||
+               slice_behind_sum(rw, &n, with);
     return n.op == OP_RESHAPE && slice_behind_view(rw, &n, with);
 }
 

@@ -145,8 +145,8 @@ bool fuse_parts_agree(const Fuse *f, int a, int b);
    else in that part reads or keeps, into one of at most half its size (the
    mask of a relu): computed early, the smaller value is stored instead. */
 int fuse_keeps_instead(Fuse *f, int c);
-/* True if v needs a buffer anyway: the host, a VIEW, a library routine or
-   several clusters read it. */
+/* True if v needs a buffer anyway: the host, a VIEW, a library routine, several
+   clusters or another chunk of rows read it. */
 bool fuse_stored_anyway(const Fuse *f, ValueId v);
 /* If the product is stored for other readers, too, an epilogue with a second
    result is worthwhile only if that result cannot better merge with its one

@@ -62,12 +62,15 @@ int fuse_keeps_instead(Fuse *f, int c) {
 }
 
 bool fuse_stored_anyway(const Fuse *f, ValueId v) {
-    int reader = -1;
+    int reader = -1, m = maker(f, v);
     if (f->escapes[v.i]) return true;
     for (Users u = users_of(&f->users, v); u.at < u.end; u.at++) {
         OpKind kind = kind_of(f->g, *u.at);
         int c = f->cluster_of[u.at->i];
         if (kind == KIND_ANCHOR || kind == KIND_LIB) return true;
+        if (m >= 0 && c >= 0 &&
+            f->clusters.data[c].chunk != f->clusters.data[m].chunk)
+            return true; /* no kernel has both */
         if (reader >= 0 && c != reader) return true;
         reader = c;
     }
