@@ -4,6 +4,7 @@
    (passes/device/product.h), as steps (cuda.h).
  */
 #include "codegen/cuda/cuda.h"
+#include "passes/device/fold.h"
 #include "runtime/program/lib.h"
 
 #include <string.h>
@@ -49,6 +50,7 @@ bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
         c->group != 1 || !cuda_conv_points(c))
         return false;
     int64_t positions = lib_volume(c->out);
+    if (!planes_align(positions, dtype_info[c->w_dtype].bytes)) return false;
     LibGemm p = {.m = fwd ? c->k : c->c,
                  .n = positions,
                  .k = fwd ? c->c : c->k,

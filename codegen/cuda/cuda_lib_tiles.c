@@ -54,6 +54,7 @@ typedef enum Staging {
     STAGE_VECTORS, /* vectors of several elements */
     STAGE_ROWS,    /* single elements, adjacent along rows, addresses from a
                       table */
+    STAGE_LINES,   /* single elements, adjacent along rows, steps at a stride */
     STAGE_STEPS,   /* single elements, adjacent along k, addresses from a
                       table */
     STAGE_SINGLES, /* single elements, adjacent along k */
@@ -67,6 +68,7 @@ static const struct {
     double wavefronts, insts;
 } staging[NSTAGING] = {[STAGE_VECTORS] = {0.5 + 0.5, 5},
                        [STAGE_ROWS] = {1 + 1 + 0.5, 95},
+                       [STAGE_LINES] = {1 + 0.5, 24},
                        [STAGE_STEPS] = {1 + 0.5 + 0.5, 100},
                        [STAGE_SINGLES] = {1 + 0.5, 26}};
 
@@ -300,9 +302,10 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
 void print_conv_fwd(LibPrint *p, const LibConv *c) {
     int64_t line = lib_volume(c->out), cols = c->n * line;
     int64_t depth = c->c / c->group * lib_volume(c->kernel);
-    bool near = near_of(c->w_dtype, depth) > 1;
-    put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols,
-             (TileOperands){near ? STAGE_VECTORS : STAGE_SINGLES, STAGE_ROWS},
+    TileOperands in = {near_of(c->w_dtype, depth) > 1 ? STAGE_VECTORS
+                                                      : STAGE_SINGLES,
+                       cuda_conv_points(c) ? STAGE_LINES : STAGE_ROWS};
+    put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols, in,
              run_of_planes(p, c->y_dtype, line, c->n), depth);
 }
 
@@ -321,9 +324,10 @@ void print_conv_dgrad(LibPrint *p, const LibConv *c) {
         depth *= phases;
         phases = 1;
     }
+    TileOperands in = {STAGE_SINGLES, STAGE_ROWS};
+    if (cuda_conv_points(c)) in = (TileOperands){STAGE_LINES, STAGE_LINES};
     put_conv(p, c, c->y_dtype, c->c / c->group, cols, c->group * phases,
-             c->c * c->n * line, (TileOperands){STAGE_SINGLES, STAGE_ROWS}, r,
-             depth);
+             c->c * c->n * line, in, r, depth);
 }
 
 /* Number of rounds in which the blocks run (one to four blocks per

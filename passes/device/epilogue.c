@@ -3,19 +3,23 @@
    (target.h). cuBLASLt includes those of product.h, and none in
    convolutions; all other launches are our own kernels, which take any
    epilogue. */
+#include "passes/device/fold.h"
 #include "passes/device/product.h"
 #include "passes/device/target.h"
 
-/* True for a convolution with windows of one element and stride 1: a matrix
-   product per image. */
+/* True for a convolution with windows of one element and stride 1 that cuBLASLt
+   computes: a matrix product per image. */
 static bool is_point_conv(const Graph *g, const Node *n) {
     const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
     const Type *y = value_type(g, n->out[0]);
     bool points =
         n->op == OP_CONV && w->dim[1] == x->dim[1] && w->dtype == x->dtype;
-    for (int d = 2; d < x->rank && points; d++)
+    int64_t positions = 1;
+    for (int d = 2; d < x->rank && points; d++) {
         points = w->dim[d] == 1 && x->dim[d] == y->dim[d];
-    return points;
+        positions *= y->dim[d];
+    }
+    return points && planes_align(positions, dtype_info[w->dtype].bytes);
 }
 
 bool target_any_epilogue(const Graph *g, const Node *product) {

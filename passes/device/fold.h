@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fold.h: rules for folds on a GPU that passes and codegen share. */
+/* fold.h: rules about GPUs that passes and codegen share. */
 #ifndef AMPC_PASSES_TARGET_FOLD_H
 #define AMPC_PASSES_TARGET_FOLD_H
 
@@ -15,6 +15,13 @@ static inline bool folds_alike(int64_t rows, int64_t columns) {
     enum { LEAST = 256 };
     if (rows < 1 || columns < 1 || columns > INT32_MAX / 2) return false;
     return rows == 1 || (rows <= GPU_BLOCKS && columns >= LEAST);
+}
+
+/* True if cuBLASLt should multiply planes of that many elements of `bytes`, the
+   rows of a matrix: for rows of 16-bit elements that do not begin at multiples
+   of 16 bytes it has slow kernels only. */
+static inline bool planes_align(int64_t elements, int bytes) {
+    return bytes != 2 || elements % 8 == 0;
 }
 
 #endif

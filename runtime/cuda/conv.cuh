@@ -62,6 +62,8 @@ template <class P> struct Conv {
     typedef ConvDim<I, P::in2, P::out2, P::kernel2, P::stride2, P::dilation2,
                     P::pad2>
         D2;
+    /* 1 x 1 windows at stride 1: results are products of channels alone. */
+    static constexpr bool points = D0::single && D1::single && D2::single;
 };
 
 /* Contribution of an index to an address: `base` to the element's offset, z,
@@ -181,6 +183,33 @@ template <class P> struct ConvColumns : ConvX<P> {
     __device__ Spot<I> col(I k) const { return this->tap(k); }
 };
 
+/* A tensor of planes by (image, position) and channel. */
+template <class E, class Int, long long CHANNELS, long long SIZE>
+struct ConvPositions {
+    typedef E Element;
+    typedef Int I;
+    static constexpr bool along_k = false, table = false;
+    static constexpr int near = 1;
+    const Element *x; /* at the group's first channel */
+    __device__ I row(I i) const {
+        return i / (I)SIZE * (I)(CHANNELS * SIZE) + i % (I)SIZE;
+    }
+    __device__ I col(I c) const { return c * (I)SIZE; }
+    __device__ Element load(I r, I c, bool ok) const {
+        return load_if(x + (r + c), ok);
+    }
+};
+
+/* X by (image, output) and (channel, tap). */
+template <class P, bool POINTS> struct ConvInput {
+    typedef ConvColumns<P> Type;
+};
+template <class P> struct ConvInput<P, true> {
+    typedef ConvPositions<typename P::X, typename Conv<P>::I, P::c,
+                          Conv<P>::x_size>
+        Type;
+};
+
 template <class P, class Out> struct ConvOut {
     typedef typename Conv<P>::I I;
     static constexpr int near = Out::near;
@@ -204,7 +233,7 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     typedef Matrix<typename P::W, I, depth, 1, near_of<typename P::W>(depth)>
         Weights;
     Weights a = {w + g * G::kg * depth};
-    ConvColumns<P> b;
+    typename ConvInput<P, G::points>::Type b;
     b.x = x + g * G::cg * G::x_size;
     Part<I, G::kg % T::m == 0, cols % T::n == 0, depth % T::k == 0> part = {
         (I)(tile % mt) * T::m, G::kg, (I)(tile / mt) * T::n, cols, 0, depth};
@@ -469,8 +498,8 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     unsigned tile = blockIdx.x % (mt * nt), rest = blockIdx.x / (mt * nt);
     Ph ph((I)(rest % (unsigned)Ph::count));
     I g = G::group > 1 ? rest / (unsigned)Ph::count : 0;
-    ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
-    ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
+    const typename P::W *wg = w + g * G::kg * (G::cg * G::taps);
+    const typename P::Y *yg = dy + g * G::kg * G::y_size;
     ConvBackOut<P> out = {dx + g * G::cg * G::x_size, ph};
     constexpr bool whole =
         G::kg % T::k == 0 || (Ph::count == 1 && Ph::most % T::k == 0);
@@ -481,7 +510,11 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
         Ph::cols,
         0,
         ph.depth()};
-    T::run(a, b, out, part);
+    if constexpr (G::points)
+        T::run(Matrix<typename P::W, I, 1, G::cg>{wg},
+               ConvPositions<typename P::Y, I, P::k, G::y_size>{yg}, out, part);
+    else
+        T::run(ConvBackW<P>{wg, ph}, ConvBackY<P>{yg, ph}, out, part);
 }
 
 /* Few channels per group: a thread computes adjacent results. */
