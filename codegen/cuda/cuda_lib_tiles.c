@@ -67,7 +67,7 @@ typedef enum Staging {
 static const struct {
     double wavefronts, insts;
 } staging[NSTAGING] = {[STAGE_VECTORS] = {0.5 + 0.5, 5},
-                       [STAGE_ROWS] = {1 + 1 + 0.5, 95},
+                       [STAGE_ROWS] = {1 + 0.5 + 0.5, 78},
                        [STAGE_LINES] = {1 + 0.5, 24},
                        [STAGE_STEPS] = {1 + 0.5 + 0.5, 100},
                        [STAGE_SINGLES] = {1 + 0.5, 26}};

@@ -11,130 +11,7 @@
 #ifndef AMPC_CONV_CUH
 #define AMPC_CONV_CUH
 
-#include "tile.cuh"
-
-constexpr long long conv_gcd(long long a, long long b) {
-    return b == 0 ? a : conv_gcd(b, a % b);
-}
-
-/* One spatial dimension.  dgrad: results i = phase + j * stride; taps that
-   meet them are `period` apart, and each next one reads `step` outputs before.
-   */
-template <class Int, long long IN, long long OUT, long long KERNEL,
-          long long STRIDE, long long DILATION, long long PAD>
-struct ConvDim {
-    static constexpr Int in = IN, out = OUT, kernel = KERNEL, stride = STRIDE,
-                         dilation = DILATION, pad = PAD;
-    static constexpr Int period = STRIDE / conv_gcd(STRIDE, DILATION);
-    static constexpr Int step = period * DILATION / STRIDE;
-    static constexpr Int count = up_div(IN, STRIDE); /* results of a phase   */
-    static constexpr Int ntap = up_div(KERNEL, period);
-    /* more than the number of outputs that a result reads */
-    static constexpr Int past = IN + PAD + 2 * STRIDE;
-    /* No window reads padding; every result reads one output. */
-    static constexpr bool whole =
-        PAD == 0 && (OUT - 1) * STRIDE + (KERNEL - 1) * DILATION < IN;
-    static constexpr bool single =
-        PAD == 0 && KERNEL == 1 && STRIDE == 1 && IN == OUT;
-    /* True for an input that some window reads; else it is padding. */
-    static __device__ bool inside(Int i) { return whole || below(i, in); }
-    static __device__ bool written(Int o) { return single || below(o, out); }
-};
-
-template <class P> struct Conv {
-    static constexpr long long xs = P::in0 * P::in1 * P::in2;
-    static constexpr long long ys = P::out0 * P::out1 * P::out2;
-    static constexpr long long taps_all = P::kernel0 * P::kernel1 * P::kernel2;
-    /* a tile may extend 128 images or channels beyond the end */
-    typedef Index<largest((P::n + 128) * P::c * largest(xs, 1),
-                          (P::n + 128) * P::k * largest(ys, 1),
-                          (P::k + 128) * (P::c / P::group + 128) * taps_all)>
-        I;
-    static constexpr I x_size = some(xs), y_size = some(ys), taps = taps_all;
-    static constexpr I n = P::n, c = P::c, k = P::k, group = P::group;
-    static constexpr I cg = P::c / P::group, kg = P::k / P::group;
-    typedef ConvDim<I, P::in0, P::out0, P::kernel0, P::stride0, P::dilation0,
-                    P::pad0>
-        D0;
-    typedef ConvDim<I, P::in1, P::out1, P::kernel1, P::stride1, P::dilation1,
-                    P::pad1>
-        D1;
-    typedef ConvDim<I, P::in2, P::out2, P::kernel2, P::stride2, P::dilation2,
-                    P::pad2>
-        D2;
-    /* 1 x 1 windows at stride 1: results are products of channels alone. */
-    static constexpr bool points = D0::single && D1::single && D2::single;
-};
-
-/* Contribution of an index to an address: `base` to the element's offset, z,
-   y, x to its coordinates, which decide whether the element exists. */
-template <class I> struct Spot { I base, z, y, x; };
-
-/* i = ((base * n0 + z) * n1 + y) * n2 + x */
-template <class I> __device__ inline Spot<I> spot_of(I i, I n0, I n1, I n2) {
-    Spot<I> s;
-    s.x = i % n2;
-    i /= n2;
-    s.y = i % n1;
-    i /= n1;
-    s.z = i % n0;
-    s.base = i / n0;
-    return s;
-}
-
-/* Offset of coordinates in a plane of n1 x n2 lines. */
-template <class I>
-__device__ inline I spot_offset(const Spot<I> &s, I n1, I n2) {
-    return (s.z * n1 + s.y) * n2 + s.x;
-}
-
-/* * *p, or zero unless `in`. These two-byte loads are most of a tile's text;
-   without a branch they need fewer instructions and compile faster. */
-template <class T> __device__ inline T load_if(const T *p, bool in) {
-    if constexpr (sizeof(T) == 2)
-        return T{ampc_load_16(p, in)};
-    else
-        return in ? *p : T();
-}
-
-/* ---- X as a matrix: (image, output) by (channel, tap) -------------------- */
-
-template <class P> struct ConvX {
-    typedef Conv<P> G;
-    typedef typename G::I I;
-    typedef typename G::D0 D0;
-    typedef typename G::D1 D1;
-    typedef typename G::D2 D2;
-    typedef typename P::X Element;
-    typedef Spot<I> Place;
-    static constexpr bool table = true;
-    static constexpr int near = 1;
-    const Element *x; /* at the group's first channel */
-
-    static __device__ Spot<I> output(I i) {
-        Spot<I> s = spot_of<I>(i, some(D0::out), some(D1::out), some(D2::out));
-        s.z = s.z * D0::stride - D0::pad;
-        s.y = s.y * D1::stride - D1::pad;
-        s.x = s.x * D2::stride - D2::pad;
-        s.base *= G::c * G::x_size;
-        s.base += spot_offset<I>(s, D1::in, D2::in);
-        return s;
-    }
-    static __device__ Spot<I> tap(I i) {
-        Spot<I> s = spot_of<I>(i, D0::kernel, D1::kernel, D2::kernel);
-        s.z *= D0::dilation;
-        s.y *= D1::dilation;
-        s.x *= D2::dilation;
-        s.base *= G::x_size;
-        s.base += spot_offset<I>(s, D1::in, D2::in);
-        return s;
-    }
-    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const {
-        ok &= D0::inside(a.z + b.z) & D1::inside(a.y + b.y) &
-              D2::inside(a.x + b.x);
-        return load_if(x + (a.base + b.base), ok);
-    }
-};
+#include "conv_places.cuh"
 
 /* ---- forward ------------------------------------------------------------- */
 
@@ -179,8 +56,8 @@ template <class P> struct StoreConv {
 template <class P> struct ConvColumns : ConvX<P> {
     typedef typename ConvX<P>::I I;
     static constexpr bool along_k = false;
-    __device__ Spot<I> row(I i) const { return this->output(i); }
-    __device__ Spot<I> col(I k) const { return this->tap(k); }
+    __device__ auto row(I i) const { return this->output(i); }
+    __device__ auto col(I k) const { return this->tap(k); }
 };
 
 /* A tensor of planes by (image, position) and channel. */
@@ -253,7 +130,7 @@ __device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
     I at = i % G::y_size, channel = i / G::y_size % G::k;
     I image = i / G::y_size / G::k;
     ConvX<P> in = {x + channel / G::kg * (G::cg * G::x_size)};
-    Spot<I> spot[near];
+    typename ConvX<P>::Place spot[near];
     Pack<near, float> sum = {};
     UNROLL
     for (int u = 0; u < near; u++)
@@ -261,7 +138,7 @@ __device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
     UNROLL_2
     for (I k = 0; k < depth; k++) {
         float factor = widen(w[channel * depth + k]);
-        Spot<I> tap = in.tap(k);
+        auto tap = in.tap(k);
         UNROLL
         for (int u = 0; u < near; u++)
             sum.v[u] =
@@ -309,6 +186,15 @@ template <class D, class I> struct ConvPhase {
     /* -t * step, or an offset before any output if tap t does not exist. */
     __device__ I behind(I t) const {
         return tap_at(t) < D::kernel ? -t * D::step : -D::past;
+    }
+    /* Bit t: tap number t of a result meets no output; `first`: the output of
+       tap number 0. */
+    __device__ unsigned missing(I first) const {
+        unsigned bits = 0;
+        UNROLL
+        for (int t = 0; t < (int)D::ntap; t++)
+            bits |= (unsigned)!D::written(first + behind(t)) << t;
+        return bits;
     }
 };
 
@@ -383,35 +269,48 @@ template <class P> struct ConvBackY {
     typedef typename G::D2 D2;
     typedef ConvPhases<P> Ph;
     typedef typename P::Y Element;
-    typedef Spot<I> Place;
+    static constexpr int n0 = D0::ntap, n1 = D1::ntap, n2 = D2::ntap;
+    static constexpr bool bits = D0::ntap + D1::ntap + D2::ntap <= 32;
+    typedef typename PlaceOf<I, bits>::Type Place;
     static constexpr bool along_k = false, table = true;
     static constexpr int near = 1;
     const Element *y; /* at the group's first k */
     const Ph &ph;
 
-    __device__ Spot<I> place(I image, I z, I y0, I x) const {
+    __device__ Place place(I image, I z, I y0, I x) const {
         Spot<I> s = {0, z + ph.p0.base, y0 + ph.p1.base, x + ph.p2.base};
         s.base =
             image * (G::k * G::y_size) + spot_offset<I>(s, D1::out, D2::out);
-        return s;
+        if constexpr (bits)
+            return {s.base, join_bits(ph.p0.missing(s.z), ph.p1.missing(s.y),
+                                      ph.p2.missing(s.x), n0, n1)};
+        else
+            return s;
     }
-    __device__ Spot<I> row(I i) const {
+    __device__ Place row(I i) const {
         Spot<I> s = spot_of<I>(i, D0::count, D1::count, D2::count);
         return place(s.base, s.z, s.y, s.x);
     }
-    __device__ Spot<I> col(I k) const {
+    __device__ Place col(I k) const {
         Spot<I> s = ph.step(k);
         Spot<I> far = {0, s.z * D0::step, s.y * D1::step, s.x * D2::step};
+        I z = s.z, y0 = s.y, x = s.x;
         s.base *= G::y_size;
         s.base -= spot_offset<I>(far, D1::out, D2::out);
         s.z = ph.p0.behind(s.z);
         s.y = ph.p1.behind(s.y);
         s.x = ph.p2.behind(s.x);
-        return s;
+        if constexpr (bits)
+            return {s.base, join_bits(1u << z, 1u << y0, 1u << x, n0, n1)};
+        else
+            return s;
     }
-    __device__ Element load(Spot<I> a, Spot<I> b, bool ok) const {
-        ok &= D0::written(a.z + b.z) & D1::written(a.y + b.y) &
-              D2::written(a.x + b.x);
+    __device__ Element load(Place a, Place b, bool ok) const {
+        if constexpr (bits)
+            ok &= !(a.places & b.places);
+        else
+            ok &= D0::written(a.z + b.z) & D1::written(a.y + b.y) &
+                  D2::written(a.x + b.x);
         return load_if(y + (a.base + b.base), ok);
     }
 };
@@ -537,7 +436,7 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
           s.x % G::D2::stride);
     ConvBackW<P> a = {w + g * G::kg * (G::cg * G::taps), ph};
     ConvBackY<P> b = {dy + g * G::kg * G::y_size, ph};
-    Spot<I> to[near];
+    typename ConvBackY<P>::Place to[near];
     Pack<near, float> sum = {};
     UNROLL
     for (int u = 0; u < near; u++) {
@@ -549,7 +448,7 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
     UNROLL_2
     for (I k = 0; k < ph.depth(); k++) {
         float factor = widen(a.load(a.row(c), a.col(k), true));
-        Spot<I> tap = b.col(k);
+        auto tap = b.col(k);
         UNROLL
         for (int u = 0; u < near; u++)
             sum.v[u] = fmaf(factor, widen(b.load(to[u], tap, true)), sum.v[u]);
@@ -559,11 +458,11 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
 
 /* ---- gradient by the weights --------------------------------------------- */
 
-template <class P> struct ConvTaps : ConvX<P> {
-    typedef typename ConvX<P>::I I;
+template <class P> struct ConvTaps : ConvX<P, false> {
+    typedef typename ConvX<P, false>::I I;
     static constexpr bool along_k = true;
-    __device__ Spot<I> row(I i) const { return this->tap(i); }
-    __device__ Spot<I> col(I k) const { return this->output(k); }
+    __device__ auto row(I i) const { return this->tap(i); }
+    __device__ auto col(I k) const { return this->output(k); }
 };
 
 /* dY, or X for windows of one element, by channel and (image, position). */
@@ -660,8 +559,8 @@ __device__ void conv_wgrad_direct(const typename P::X *x,
     __shared__ float sums[DIRECT_THREADS];
     I k = blockIdx.x / (unsigned)cols, col = blockIdx.x % (unsigned)cols;
     ConvY<P> a = {dy};
-    ConvX<P> b = {x + k / G::kg * (G::cg * G::x_size)};
-    Spot<I> tap = b.tap(col);
+    ConvX<P, false> b = {x + k / G::kg * (G::cg * G::x_size)};
+    auto tap = b.tap(col);
     int t = (int)threadIdx.x;
     float sum = 0;
     for (I i = t; i < depth; i += DIRECT_THREADS)
