@@ -84,13 +84,21 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
 /* For --quick: gcc's -Og without the optimisations that kmath.h selects. */
 #define KERNEL_QUICK " -Og -DKM_QUICK"
 
-/* print_c.c: C source of the kernels of a set; `prefix` starts every function
-   name (prefix + "k12", prefix + "e3").  Kernels of one element, which have no
-   vectors, are printed only if `scalars`: one ISA level's kernels serve all
-   levels.  Includes nothing but "kmath.h". */
+/* Kernels with little work take long to compile for what they do: those of the
+   lowest level serve all levels. */
+typedef enum KernelTexts {
+    KERNELS_LARGE,
+    KERNELS_SMALL,
+    KERNELS_ALL
+} KernelTexts;
+bool kernel_is_small(const Kernel *k);
+/* share_c.c: C source of the kernels of a set; `prefix` starts every function
+   name (prefix + "k12", prefix + "e3"), `tables` the names of the tables that
+   they read (tables + "k12_size").  Includes nothing but "kmath.h". */
 void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
-                     bool scalars);
-bool kernel_is_scalar(const Kernel *k);
+                     const char *tables, KernelTexts which);
+/* Those tables; the text includes "kmath.h", too. */
+void print_c_sizes(const KernelSet *ks, StrBuf *sb, const char *tables);
 
 /* emit_plan.c: programs to tables, as C source defining `const AmpcModule
    ampc_plan` and the exported symbol; weights to a blob. */

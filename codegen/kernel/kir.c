@@ -221,8 +221,10 @@ int kernel_column_sums(const Kernel *k) {
     return n;
 }
 
-bool kernel_is_scalar(const Kernel *k) {
-    return k->form == KF_COLS && kernel_rows(k) == 1 && kernel_cols(k) == 1;
+bool kernel_is_small(const Kernel *k) {
+    enum { SMALL = 1024 };
+    return (k->form == KF_COLS || k->form == KF_ROWS) &&
+           kernel_rows(k) * kernel_cols(k) <= SMALL;
 }
 
 bool kinst_is_row_value(const KInst *in) {

@@ -81,11 +81,10 @@ static Status no_temporary(EmitSo *e, const char *why) {
 
 /* ---- sources ------------------------------------------------------------- */
 
-static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l,
-                          bool scalars) {
+static Status put_kernels(EmitSo *e, const char *dir, const char *name,
+                          const IsaLevel *l, KernelTexts which) {
     StrBuf sb = {0};
-    print_c_kernels(e->src.kernels, &sb, l->prefix, scalars);
-    char *name = arena_printf(e->a, "%skernels.c", l->prefix);
+    print_c_kernels(e->src.kernels, &sb, l->prefix, "", which);
     Status s = put_so_text(e, dir, name, sb.data ? sb.data : "", sb.len);
     sb_free(&sb);
     return s;
@@ -115,7 +114,10 @@ static Status put_readable(EmitSo *e) {
         TRY(put_headers(e, dir));
         const IsaLevel *l = isa_levels;
         while (l->isa && !isa_compiled(e->opt, l)) l++;
-        if (l->isa) TRY(put_kernels(e, dir, l, true));
+        if (l->isa)
+            TRY(put_kernels(e, dir,
+                            arena_printf(e->a, "%skernels.c", l->prefix), l,
+                            KERNELS_ALL));
         TRY(put_so_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
     }
     if (!(dir = e->opt->emit_cuda)) return OK;
@@ -139,7 +141,11 @@ static Status put_inputs(EmitSo *e) {
     TRY(put_headers(e, e->dir));
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (isa_compiled(e->opt, l))
-            TRY(put_kernels(e, e->dir, l, l == isa_least(e->opt)));
+            TRY(put_kernels(e, e->dir,
+                            arena_printf(e->a, "%skernels.c", l->prefix), l,
+                            KERNELS_LARGE));
+    TRY(put_kernels(e, e->dir, "small_kernels.c", isa_least(e->opt),
+                    KERNELS_SMALL));
     TRY(put_so_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
     TRY(put_so_text(e, e->dir, "exports.map", map, strlen(map)));
     if (!isa_is_here(isa_arch(e->opt))) return OK;
@@ -167,6 +173,18 @@ static Status put_sources(EmitSo *e) {
 
 /* ---- compile and link ---------------------------------------------------- */
 
+/* name: what comes before "kernels.c". */
+static CcJob kernels_job(EmitSo *e, const char *name, const IsaLevel *l) {
+    CcJob j = {.arch = isa_arch(e->opt),
+               .source = arena_printf(e->a, "%skernels.c", name),
+               .object = arena_printf(e->a, "%skernels.o", name),
+               .log = arena_printf(e->a, "%slog", name)};
+    j.words = arena_printf(e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s %s -o %s",
+                           e->opt->quick ? KERNEL_QUICK : "", l->flags,
+                           j.source, j.object);
+    return j;
+}
+
 /* NVRTC runs on threads of this process, concurrently with the C compilers. */
 static Status compile_all(EmitSo *e) {
     CudaSource *c = e->src.cuda;
@@ -175,18 +193,11 @@ static Status compile_all(EmitSo *e) {
     char *objects = "plan.o";
     const char *arch = isa_arch(e->opt);
     bool is_object = emit_is_object(e->in->path);
-    for (const IsaLevel *l = isa_levels; l->isa; l++) {
-        if (!isa_compiled(e->opt, l)) continue;
-        CcJob *j = &jobs[n++];
-        j->arch = arch;
-        j->source = arena_printf(e->a, "%skernels.c", l->prefix);
-        j->object = arena_printf(e->a, "%skernels.o", l->prefix);
-        j->words = arena_printf(
-            e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s %s -o %s",
-            e->opt->quick ? KERNEL_QUICK : "", l->flags, j->source, j->object);
-        j->log = arena_printf(e->a, "%slog", l->prefix);
-        objects = arena_printf(e->a, "%s %s", objects, j->object);
-    }
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (isa_compiled(e->opt, l)) jobs[n++] = kernels_job(e, l->prefix, l);
+    jobs[n++] = kernels_job(e, "small_", isa_least(e->opt));
+    for (int i = 0; i < n; i++)
+        objects = arena_printf(e->a, "%s %s", objects, jobs[i].object);
     jobs[n++] = (CcJob){.arch = arch,
                         .words = CC_PLAN " plan.c -o plan.o",
                         .source = "plan.c",

@@ -136,7 +136,7 @@ static void put_initial(StrBuf *sb, Arena *a, const PlanSource *src) {
 /* kmath.h chooses gcc's optimisations for what follows. */
 static void put_kernels(Text *t, const PlanSource *src, const IsaLevel *l) {
     StrBuf own = {0};
-    print_c_kernels(src->kernels, &own, l->prefix, true);
+    print_c_kernels(src->kernels, &own, l->prefix, "", KERNELS_ALL);
     const char *kernels = own.data ? strstr(own.data, "\"kmath.h\"\n") : NULL;
     sb_puts(t->sb, "\n/* ==== kernels */\n"
                    "#if !defined __clang__\n#pragma GCC push_options\n#endif\n"
@@ -169,9 +169,9 @@ static void put_source_text(Text *t, const PlanSource *src, const IsaLevel *l) {
                 "     cc -std=c11 -O2 -c train.c\n"
                 "   Link with -lm.  train.h declares its one function. */\n");
     put_named(t, "runtime/portable/portable.h");
+    put_kernels(t, src, l);
     sb_puts(sb, "\n/* ==== plan */\n");
     put_source(t, &plan);
-    put_kernels(t, src, l);
     put_initial(sb, t->a, src);
     put_runtime(t);
 }

@@ -189,8 +189,8 @@ static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
         int n = kernel_set_count(ks, ep);
         const char **of = NEW_ARRAY(e->a, const char *, n + 1);
         for (int i = 0; i < n; i++) {
-            bool scalar = kernel_is_scalar(kernel_set_get(ks, ep, i));
-            of[i] = (scalar ? isa_least(e->opt) : l)->prefix;
+            bool small = kernel_is_small(kernel_set_get(ks, ep, i));
+            of[i] = (small ? isa_least(e->opt) : l)->prefix;
             sb_printf(sb, "%s %s%c%d;\n", type[ep], of[i], "ke"[ep], i);
         }
         sb_printf(sb, "static %s *const %s%s[] = {", type[ep], l->prefix,
@@ -372,6 +372,8 @@ void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
     put_programs(sb, e);
     for (int i = 0; i < NUM_TARGETS; i++)
         if (e->target[i].runs.len) put_target(sb, e, &e->target[i]);
+    if (e->target[TARGET_CPU].kernels)
+        print_c_sizes(e->target[TARGET_CPU].kernels, sb, "");
     int nisa = put_levels(sb, e);
     bool cuda = e->out->cuda && e->out->cuda->archs.len;
     NvrtcFacts f;

@@ -60,7 +60,7 @@ TEST_CASE(print_c, guards_cut_the_loop) {
                         " group point { %q = concat %x, %y {axis=1} }"
                         " return %c, %p, %q }");
     StrBuf sb = {0};
-    print_c_kernels(s.ks, &sb, "", true);
+    print_c_kernels(s.ks, &sb, "", "", KERNELS_ALL);
     CHECK(strstr(sb.data, "?") == NULL);
     CHECK_HAS(sb.data, "i1 = 30; i1 < 70;");
     CHECK_HAS(sb.data, "i1 = 2; i1 < 32;");
@@ -72,7 +72,7 @@ TEST_CASE(print_c, guards_cut_the_loop) {
 /* Kernels that differ in sizes and constants only share one function. */
 TEST_CASE(print_c, one_text_is_compiled_once) {
     Subject s[] = {
-        {.text = "graph g(%a: f32[6,70], %b: f32[9,300], %c: f32[5,11]) {"
+        {.text = "graph g(%a: f32[60,70], %b: f32[9,300], %c: f32[500,11]) {"
                  " group row { %m = reduce_mean %a {axes=[1]}"
                  " %x = sub %a, %m }"
                  " group row { %n = reduce_mean %b {axes=[1]}"
@@ -101,7 +101,7 @@ TEST_CASE(print_c, one_text_is_compiled_once) {
         StrBuf sb = {0};
         Subject one = lowered(s[i].text);
         int loops = 0, heads = 0;
-        print_c_kernels(one.ks, &sb, "", true);
+        print_c_kernels(one.ks, &sb, "", "", KERNELS_ALL);
         for (const char *t = sb.data; (t = strstr(t, "\nvoid ")); t++) heads++;
         for (const char *t = sb.data; (t = strstr(t, "b0 = buf[0];")); t++)
             loops++;
@@ -127,7 +127,7 @@ static int count_of(const char *graph, const char *word) {
     Subject s = lowered(graph);
     StrBuf sb = {0};
     int n = 0;
-    print_c_kernels(s.ks, &sb, "", true);
+    print_c_kernels(s.ks, &sb, "", "", KERNELS_ALL);
     for (const char *p = sb.data; (p = strstr(p, word)); p++) n++;
     sb_free(&sb);
     subject_end(&s);
@@ -261,7 +261,8 @@ TEST_CASE(print_c, in_place) {
                         "%x {axes=[1]} %d = sub %x, %m %t = reduce_sum %d "
                         "{axes=[1]} %y = mul %d, %t } return %y }");
     StrBuf sb = {0};
-    print_c_kernels(s.ks, &sb, "g0_", true);
+    print_c_kernels(s.ks, &sb, "g0_", "g0_", KERNELS_ALL);
+    print_c_sizes(s.ks, &sb, "g0_");
     void *lib = compile_source(sb.data, sb.len, "");
     sb_free(&sb);
     const LoweredStep *st = &s.steps[0];

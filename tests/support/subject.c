@@ -272,7 +272,8 @@ void check_batch(Subject *s, int n, const char *flags) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "g%d_", i);
         subject_begin(&s[i]);
-        print_c_kernels(s[i].ks, &sb, prefix, true);
+        print_c_kernels(s[i].ks, &sb, prefix, prefix, KERNELS_ALL);
+        print_c_sizes(s[i].ks, &sb, prefix);
     }
     void *lib = compile_source(sb.data, sb.len, flags), *other = NULL;
     if (LEVELS && __builtin_cpu_supports("avx2") &&
