@@ -246,8 +246,8 @@ typedef struct Options {
     uint64_t lines;            /* true: a block gave this row of options.def */
     int64_t accumulate;
     Masters masters;
-    DType state_dtype;          /* of the optimizer's state: DT_F32, DT_BF16, or
-                                   codes of blocks: DT_I8, DT_F8E4M3 */
+    DType state_dtype;          /* of the optimizer's state: a row of dtypes.def
+                                   with the column `state` */
     bool clip_previous;         /* clip_norm limits by the norm of the last
                                    applied step */
     bool optimizer_in_backward; /* true: updates do not wait for all

@@ -78,9 +78,15 @@ Status set_logit_rows(Options *o, Spec *s) {
 }
 
 Status set_state_dtype(Options *o, Spec *s) {
-    static const char *const words[] = {"fp32", "bf16", "int8", "f8", NULL};
-    static const DType dtypes[] = {DT_F32, DT_BF16, DT_I8, DT_F8E4M3};
-    int i;
+    const char *words[NUM_DTYPES + 1];
+    DType dtypes[NUM_DTYPES];
+    int i, n = 0;
+    for (DType d = 0; d < NUM_DTYPES; d++) {
+        if (!dtype_info[d].state) continue;
+        dtypes[n] = d;
+        words[n++] = dtype_info[d].state;
+    }
+    words[n] = NULL;
     TRY(spec_pick(s, words, s->text, &i));
     o->state_dtype = dtypes[i];
     return OK;

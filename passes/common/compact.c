@@ -85,13 +85,19 @@ static ValueId random_numbers(Builder *b, ValueId x, const CompactVar *c) {
     return lines ? call(b, "spread_random", in, 2, NULL, 0) : in[0];
 }
 
-/* x, rounded stochastically to bf16 or f8e4m3: as f32. In f8e4m3 only 0 becomes
-   0, so that the root of a mean of squares does not vanish below a gradient. */
+/* x, rounded stochastically to bf16 or an 8-bit float: as f32. In 8 bits only 0
+   becomes 0, so that the root of a mean of squares does not vanish below a
+   gradient. */
 static ValueId rounded(Builder *b, ValueId x, DType d, const CompactVar *c) {
-    bool f8 = dtype_info[d].stored;
+    const DTypeInfo *row = &dtype_info[d];
+    bool f8 = row->stored;
+    Attr format[] = {attr_named_f("least", row->least),
+                     attr_named_f("step", ldexp(row->least, 1 - row->mantissa)),
+                     attr_named_f("part", ldexp(1.25, -row->mantissa))};
     ValueId near = low_of(b, x, d);
     ValueId in[] = {x, near, NO_VALUE, random_numbers(b, x, c)};
-    ValueId beside = call(b, f8 ? "beside_f8" : "beside_bf16", in, 2, NULL, 0);
+    ValueId beside = f8 ? call(b, "beside_f8", in, 2, format, 3)
+                        : call(b, "beside_bf16", in, 2, NULL, 0);
     in[2] = low_of(b, beside, d);
     ValueId away = call(b, "rounds_away", in, 4, NULL, 0);
     in[3] = b_where(b, away, in[2], near);
@@ -108,7 +114,7 @@ ValueId compact_view(Builder *b, ValueId x, TypeId t) {
 }
 
 static bool has_codes(const Options *o, const Type *t) {
-    bool codes = o->state_dtype == DT_I8 || o->state_dtype == DT_F8E4M3;
+    bool codes = dtype_info[o->state_dtype].bytes == 1;
     return codes && t->dtype == DT_F32 && is_large(t) &&
            type_count(t) % BLOCK == 0;
 }
@@ -183,7 +189,10 @@ ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
 static ValueId read_codes(Builder *b, const Options *o, const Var *v,
                           const OptimizerState *state, TypeId type,
                           CompactVar *c) {
-    double x = state->initial, most = o->state_dtype == DT_I8 ? 127 : 448;
+    bool f8 = dtype_info[o->state_dtype].stored;
+    double x = state->initial,
+           most = f8 ? dtype_info[o->state_dtype].most : 127;
+    Attr end = attr_named_f("most", most);
     const Type *t = type_get(type), *lines = type_get(blocks_of(t, 1));
     ValueId in[2];
     c->var =
@@ -195,8 +204,8 @@ static ValueId read_codes(Builder *b, const Options *o, const Var *v,
                          type_make(DT_F32, 1, lines->dim), fabs(x));
     in[0] = b_cast(b, compact_view(b, c->var, blocks_of(t, BLOCK)), DT_F32);
     in[1] = b_reshape(b, c->scale, 2, lines->dim);
-    return call(b, o->state_dtype == DT_I8 ? "from_int8" : "from_f8", in, 2,
-                NULL, 0);
+    return f8 ? call(b, "from_f8", in, 2, &end, 1)
+              : call(b, "from_int8", in, 2, NULL, 0);
 }
 
 ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
@@ -232,7 +241,8 @@ static void write_codes(Builder *b, const CompactVar *c, ValueId x,
         in[2] = random_numbers(b, x, c);
         code = call(b, "to_int8", in, 3, NULL, 0);
     } else {
-        code = rounded(b, call(b, "to_f8", in, 2, NULL, 0), d, c);
+        Attr end = attr_named_f("most", dtype_info[d].most);
+        code = rounded(b, call(b, "to_f8", in, 2, &end, 1), d, c);
     }
     stored(b, c->var, code, ok);
     stored(b, c->scale, most, ok);

@@ -51,7 +51,9 @@ typedef struct DTypeInfo {
                                       NULL: none */
     const char *numpy, *buffer;    /* names of NumPy and of Python's buffers */
     int idx;                       /* type byte of IDX files; 0: none */
-    int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0: none */
+    int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0, -1: none */
+    const char *state;  /* word of --state-dtype; NULL: none. State in a type
+                           of 8 bits is codes of blocks with a scale each */
 } DTypeInfo;
 extern const DTypeInfo dtype_info[AMPC_NDTYPE];
 

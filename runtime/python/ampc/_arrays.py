@@ -106,7 +106,7 @@ class _DLManagedTensor(c.Structure):
 
 _CPU, _CUDA = 1, 2  # DLDeviceType
 _LEGACY_STREAM = 1  # of CUDA, in DLPack's words
-# DLDataTypeCode of the entries of DTYPES, or of those whose names begin so
+# DLDataTypeCode of the entries of DTYPES, or of their names before the digits
 _CODES = {"f8e4m3": 10, "f8e5m2": 12, "e8m0": 14, "bool": 6, "bf": 4, "f": 2,
           "i": 0, "u": 1}
 
@@ -114,8 +114,8 @@ _CODES = {"f8e4m3": 10, "f8e5m2": 12, "e8m0": 14, "bool": 6, "bf": 4, "f": 2,
 def _dl_type(dtype: int) -> tuple[int, int]:
     """DLPack's code and bits of that entry of DTYPES."""
     name = DTYPES[dtype][0]
-    code = next(_CODES[kind] for kind in _CODES if name.startswith(kind))
-    return code, 8 * item_size(dtype)
+    kind = name if name in _CODES else name.rstrip("0123456789")
+    return _CODES[kind], 8 * item_size(dtype)
 
 
 def _on_cuda(array: Any, name: str) -> bool:
