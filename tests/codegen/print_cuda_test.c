@@ -239,11 +239,11 @@ static void run_epilogue(const Subject *s, SimTwin *t) {
     void *a = s->data[st->refs[0].i], *b = s->data[st->refs[1].i];
     CpuEpilogue none = {0};
     if (st->lib == PLAN_LIB_GEMM)
-        ampc_cpu_V2.gemm(AMPC_ISA_V2, NULL, (LibGemm *)pars, a, b, raw, &none,
-                         scratch, NULL);
+        ampc_v2_level.gemm(AMPC_ISA_V2, NULL, (LibGemm *)pars, a, b, raw, &none,
+                           scratch, NULL);
     else
-        ampc_cpu_V2.conv_fwd(AMPC_ISA_V2, NULL, (LibConv *)pars, a, b, raw,
-                             &none, scratch, NULL);
+        ampc_v2_level.conv_fwd(AMPC_ISA_V2, NULL, (LibConv *)pars, a, b, raw,
+                               &none, scratch, NULL);
     add_arg(&p, raw);
     add_refs(s, &p, st->ep_refs, st->nep_ref);
     int64_t elements = kernel_rows(st->epilogue) * kernel_cols(st->epilogue);

@@ -112,7 +112,7 @@ static void fill_indices(const LibPool *p, void *idx) {
     y.data = kernels_blank(&y);
     for (int64_t i = 0; i < x.count; i++)
         kernels_put(x.data, x.dtype, i, (double)rnd_in(-5, 5));
-    ampc_cpu_V2.maxpool(NULL, p, x.data, y.data, idx);
+    ampc_v2_level.maxpool(NULL, p, x.data, y.data, idx);
     free(x.data);
     free(y.data);
 }
@@ -121,7 +121,7 @@ void cpu_run(const CudaCase *c, void *const *b) {
     size_t need = cpu_lib_scratch(c->lib, &c->p, 1);
     CpuLibCall call = {.par = &c->p, .buf = b};
     call.scratch = aligned_alloc(64, (need + 127) / 64 * 64);
-    cpu_lib_run(&ampc_cpu_V2, c->lib, &call);
+    cpu_lib_run(&ampc_v2_level, c->lib, &call);
     free(call.scratch);
 }
 

@@ -57,7 +57,7 @@ static void missing_columns(const DTypeInfo *d, char *list) {
                    {"npy", d->npy != NULL || d->stored},
                    {"numpy", d->numpy != NULL},
                    {"buffer", d->buffer != NULL},
-                   {"cublaslt", d->cublaslt > 0 || !is_float},
+                   {"cublaslt", d->cublaslt != 0 || !is_float},
                    {"nccl", d->nccl > 0 || d->stored || !is_float}};
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
         if (!columns[i].there) add(list, "%s ", columns[i].name);
@@ -174,6 +174,66 @@ TEST_CASE(dtypes, python_has_the_table) {
         CHECK_MSG(here != NULL, "DTYPES of _c.py lacks %s in its place", row);
         if (here) at = here;
     }
+    free(file);
+}
+
+/* The code of DLPack of a type with a name of its own. */
+TEST_CASE(dtypes, python_has_dlpacks_codes) {
+    char *file = text_of("runtime/python/ampc/_arrays.py"),
+         *at = strstr(file, "_CODES = {");
+    REQUIRE(at != NULL);
+    char *end = strchr(at, '}');
+    REQUIRE(end != NULL);
+    *end = 0;
+    for (uint32_t d = 0; d < AMPC_NDTYPE; d++) {
+        char name[80];
+        snprintf(name, sizeof name, "\"%s\": ", dtype_info[d].text);
+        CHECK_MSG(!dtype_info[d].stored || strstr(at, name),
+                  "_CODES of _arrays.py lacks %s", name);
+    }
+    free(file);
+}
+
+TEST_CASE(dtypes, javascript_has_the_table) {
+    static const int sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
+    static const char *const arrays[] = {
+        "Uint8Array",   "Int8Array",   "Uint16Array",    "Int16Array",
+        "Uint32Array",  "Int32Array",  "BigUint64Array", "BigInt64Array",
+        "Float32Array", "Float64Array"};
+    char *file = text_of("runtime/js/ampc.js"),
+         *at = strstr(file, "const DTYPES = ");
+    REQUIRE(at != NULL);
+    char *end = strchr(at, ')');
+    REQUIRE(end != NULL);
+    *end = 0;
+    for (uint32_t d = 0; d < AMPC_NDTYPE; d++) {
+        char name[80], array[20] = "nothing";
+        int bytes = 0;
+        snprintf(name, sizeof name, " %s: ", dtype_info[d].text);
+        char *here = strstr(at, name);
+        CHECK_MSG(here != NULL, "DTYPES of ampc.js lacks%sin its place", name);
+        if (!here) continue;
+        sscanf(here + strlen(name), "%19[A-Za-z0-9]", array);
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+            if (!strcmp(array, arrays[i])) bytes = sizes[i];
+        CHECK_MSG(bytes == dtype_info[d].bytes, "ampc.js:%sis of %s", name,
+                  array);
+        at = here;
+    }
+    free(file);
+}
+
+TEST_CASE(dtypes, options_name_the_types_of_state) {
+    char *file = text_of("frontend/cli/options.def"),
+         *at = strstr(file, "COMPILE(\"--state-dtype\"");
+    REQUIRE(at != NULL);
+    char *end = strchr(at, '\n');
+    REQUIRE(end != NULL);
+    *end = 0;
+    for (uint32_t d = 0; d < AMPC_NDTYPE; d++)
+        CHECK_MSG(!dtype_info[d].state || strstr(at, dtype_info[d].state),
+                  "options.def, --state-dtype: %s is missing in: %s",
+                  dtype_info[d].state, at);
     free(file);
 }
 

@@ -140,7 +140,7 @@ int top_level(void) {
 const AmpcCpuLib *lib_of(int level) {
     int tiles = level > 4 && level == top_level();
     cpu_bf16_dot_force(level != 5 || tiles);
-    if (tiles) return &ampc_cpu_AMX;
+    if (tiles) return cpu_level(AMPC_ISA_AMX);
     return cpu_level(level > AMPC_ISA_V4 ? AMPC_ISA_V4 : level);
 }
 

@@ -1,44 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_levels.c: tables of all routines (cpu_levels.h).  A row of isa.def
-   without a table here is an error of the compiler or the linker. */
+/* cpu_levels.c: see cpu_levels.h. */
 #include "tests/support/cpu_levels.h"
 
-#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
-    extern LIB_ROUTINE(name) ampc_v2_##name, ampc_v3_##name, ampc_v4_##name;
-#include "runtime/program/lib.def"
+#include <string.h>
 
-#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
-    .name = ampc_v2_##name,
-const AmpcCpuLib ampc_cpu_V2 = {
-    .isa = AMPC_ISA_V2,
-#include "runtime/program/lib.def"
-};
-
-#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
-    .name = ampc_v3_##name,
-const AmpcCpuLib ampc_cpu_V3 = {
-    .isa = AMPC_ISA_V3,
-#include "runtime/program/lib.def"
-};
-
-#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
-    .name = ampc_v4_##name,
-const AmpcCpuLib ampc_cpu_V4 = {
-    .isa = AMPC_ISA_V4,
-#include "runtime/program/lib.def"
-};
-
-#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
-    .name = ampc_v4_##name,
-const AmpcCpuLib ampc_cpu_AMX = {
-    .isa = AMPC_ISA_AMX,
-#include "runtime/program/lib.def"
-};
-
-const AmpcCpuLib *cpu_level(int isa) {
+static const struct {
+    int isa;
+    const char *prefix;
+    const AmpcCpuLib *own; /* NULL: it has the routines of the row with that
+                              prefix */
+} levels[] = {
 #define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
-    if (isa == number) return &ampc_cpu_##E;
+    {number, prefix, &ampc_v##number##_level},
 #include "runtime/cpu/isa.def"
-    return NULL;
+};
+enum { NLEVEL = sizeof levels / sizeof *levels };
+
+const AmpcCpuLib *cpu_level(int isa) {
+    static AmpcCpuLib shared[NLEVEL];
+    int at = 0, of = 0;
+    while (at < NLEVEL && levels[at].isa != isa) at++;
+    if (at == NLEVEL || levels[at].own)
+        return at < NLEVEL ? levels[at].own : NULL;
+    while (of < NLEVEL && (!levels[of].own ||
+                           strcmp(levels[of].prefix, levels[at].prefix) != 0))
+        of++;
+    if (of == NLEVEL) return NULL;
+    shared[at] = *levels[of].own;
+    shared[at].isa = isa;
+    return &shared[at];
 }

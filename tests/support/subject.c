@@ -137,7 +137,7 @@ static void run_lib(Subject *s, const LoweredStep *st, void *fn) {
     }
     if (fn) memcpy(&ep.fn, &fn, sizeof ep.fn);
     REQUIRE(posix_memalign(&c.scratch, 64, SCRATCH) == 0);
-    cpu_lib_run(&ampc_cpu_V2, st->lib, &c);
+    cpu_lib_run(&ampc_v2_level, st->lib, &c);
     free(c.scratch);
 }
 

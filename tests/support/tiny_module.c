@@ -176,7 +176,7 @@ enum {
     K_ACCURACY
 };
 
-static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_cpu_V2}};
+static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_v2_level}};
 
 /* ---- variables ----------------------------------------------------------- */
 

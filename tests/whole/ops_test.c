@@ -18,7 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codegen/levels.h"
 #include "ir/fn/fn.h"
+#include "runtime/cpu/isa.h"
 #include "tests/support/ops_bench.h"
 
 static void check_version(const char *amp, const char *more, OpsData *d,
@@ -30,6 +32,21 @@ static void check_version(const char *amp, const char *more, OpsData *d,
     ops_run_with(&c, d, 2);
     ops_check_same_bits(d, want, more);
     compiled_close(&c);
+}
+
+static const char *level_word(const IsaLevel *l) {
+    const CpuIsaWord *w = cpu_isa_words;
+    while (w->name[0] && (w->level != l->isa || w->how[0])) w++;
+    if (!w->name[0]) FAIL("cpu_isa_words has no word for %s", l->name);
+    return w->name;
+}
+
+static void run_at_level(const IsaLevel *l, const Compiled *c, OpsBench *b,
+                         const EvalTensor **want, OpsData *d) {
+    printf("level %s\n", l->name);
+    setenv("AMPC_ISA", level_word(l), 1);
+    ops_run_with(c, d, 2);
+    ops_compare(b, want, d);
 }
 
 TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
@@ -57,12 +74,11 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     c = compile_file(amp, "--precision fp32 --quick " ALL_LEVELS);
     ops_run_with(&c, &d, 2);
     ops_check_same_bits(&d, bits, "--quick");
-    static const char *const levels[] = {"v2", "v4", "v3"};
-    for (int i = 0; i < 3; i++) {
-        setenv("AMPC_ISA", levels[i], 1);
-        ops_run_with(&c, &d, 2);
-        ops_compare(&b, want, &d);
-    }
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (l->flags && !l->source && isa_is_here(l->arch))
+            run_at_level(l, &c, &b, want, &d);
+    setenv("AMPC_ISA", "v3", 1);
+    ops_run_with(&c, &d, 2);
     bits_of_v3 = ops_all_bytes(&d, &n);
     compiled_close(&c);
     check_version(amp, "--no-fuse", &d, bits_of_v3);
@@ -89,5 +105,11 @@ TEST_CASE(ops, every_row_of_the_table_has_a_case) {
         CHECK_MSG(fn->amp == AMP_NONE || b.fn_differentiated[i],
                   "no case in tests/ops differentiates %s", fn->text);
     }
+    bool types[NUM_DTYPES] = {false};
+    for (int i = 1; i < b.all->values.len; i++)
+        types[type_get(b.all->values.data[i].type)->dtype] = true;
+    for (DType d = 0; d < NUM_DTYPES; d++)
+        CHECK_MSG(types[d] || !dtype_is_float(d),
+                  "no case in tests/ops has a value of %s", dtype_info[d].text);
     arena_free(b.a);
 }
