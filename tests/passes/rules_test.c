@@ -70,3 +70,36 @@ TEST_CASE(rules, results_are_of_the_dtypes_of_torch_autocast) {
     CHECK(lines > 200);
     free(all);
 }
+
+/* torch.autocast computes nn.Linear with its bias and rounds once. It rounds a
+   product by itself if the product has another reader, or if the other operand
+   is as large. A number does not widen a tensor. */
+TEST_CASE(rules, a_bias_belongs_to_a_product_that_it_alone_reads) {
+    static const struct {
+        const char *nodes;
+        DType y, z;
+    } rows[] = {{"  %z = add %y, %b\n", DT_F32, DT_F16},
+                {"  %z = add %b, %y\n", DT_F32, DT_F16},
+                {"  %z = add %y, %b\n  %u = relu %y\n", DT_F16, DT_F32},
+                {"  %z = add %y, %all\n", DT_F16, DT_F32},
+                {"  %u = relu %y\n  %z = add %u, %b\n", DT_F16, DT_F32},
+                {"  %z = mul %y, %one\n", DT_F16, DT_F16},
+                {"  %z = mul %y, %b\n", DT_F16, DT_F32}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        char text[600];
+        bool two = strstr(rows[i].nodes, "%u") != NULL;
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[4,8]) {\n"
+                 "  param %%w: f32[8,6], %%b: f32[6], %%all: f32[4,6], "
+                 "%%one: f32[1]\n"
+                 "  %%y = matmul %%x, %%w\n%s  return z=%%z%s\n}\n",
+                 rows[i].nodes, two ? ", u=%u" : "");
+        const Graph *g = by_rule(a, text)->graphs.data[0];
+        DType y = value_dtype(g, graph_find_value(g, "y")),
+              z = value_dtype(g, graph_find_value(g, "z"));
+        CHECK_MSG(y == rows[i].y && z == rows[i].z, "%s%%y is %s, %%z %s",
+                  rows[i].nodes, dtype_info[y].text, dtype_info[z].text);
+        arena_free(a);
+    }
+}

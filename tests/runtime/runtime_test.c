@@ -156,7 +156,8 @@ TEST_CASE(runtime, accumulates) {
     Batch b;
     for (int round = 0; round < 3; round++) {
         CHECK_EQ_INT(a->step(s, batch(&b, 2 * round), 2, &m), AMPC_OK);
-        CHECK(!m.updated);
+        CHECK(!m.updated && !m.applied && m.step == round && m.tried == round);
+        double first = m.loss;
         CHECK_EQ_INT(a->step(s, batch(&b, 2 * round + 1), 2, &m), AMPC_OK);
         CHECK(m.updated && m.applied && m.step == round + 1);
         CHECK_EQ_INT(a->update(t, &n), AMPC_ERR_ARGUMENT);
@@ -171,6 +172,7 @@ TEST_CASE(runtime, accumulates) {
         CHECK_HAS(a->error(t), "update is due"); /* and is not made */
         CHECK_EQ_INT(a->update(t, &n), AMPC_OK);
         CHECK_REL(n.loss, (loss[0] + loss[1]) / 2, 1e-6);
+        CHECK(loss[0] == first && n.updated && n.applied);
         CHECK(n.loss == m.loss && n.grad_norm == m.grad_norm);
     }
     read_w(s, w);

@@ -484,3 +484,40 @@ TEST_CASE(accumulate, any_number_of_samples_is_evaluated_and_predicted) {
     c.api->close(s);
     compiled_close(&c);
 }
+
+/* Outputs that are not of samples cannot be joined: one call has one batch. */
+TEST_CASE(accumulate, outputs_of_a_whole_batch_are_predicted_batch_by_batch) {
+    static const char text[] =
+        "graph forward(%x: f32[4,15]) {\n"
+        "  param %w: f32[15] = 1\n"
+        "  %y = mul %x, %w : f32[4,15]\n"
+        "  %mean = reduce_mean %y {axes=[0,1], keepdims=0} : f32[]\n"
+        "  %columns = reduce_mean %y {axes=[0], keepdims=0} : f32[15]\n"
+        "  return %y, %mean, %columns\n"
+        "}\n";
+    static float y[SAMPLES * 15], mean[SAMPLES], columns[SAMPLES * 15];
+    make_data();
+    Compiled c = compile_text(text, "--loss none" CPU);
+    ampc_session *s = open_threads(&c, 1);
+    ampc_output out[] = {
+        ampc_out("y", y, sizeof y, AMPC_DTYPE_F32),
+        ampc_out("mean", mean, sizeof mean, AMPC_DTYPE_F32),
+        ampc_out("columns", columns, sizeof columns, AMPC_DTYPE_F32)};
+    static const int given[] = {BATCH, 2 * BATCH, BATCH - 1};
+    for (int k = 0; k < 3; k++) {
+        int n = given[k];
+        ampc_input in =
+            ampc_in("x", all.x, (size_t)n * 15 * sizeof(float), AMPC_DTYPE_F32);
+        CHECK_EQ_INT(c.api->predict(s, &in, 1, n, out, 1), AMPC_OK);
+        CHECK(memcmp(y, all.x, (size_t)n * 15 * sizeof(float)) == 0);
+        for (int i = 1; i < 3; i++) {
+            mean[0] = columns[0] = 77;
+            ampc_status status = c.api->predict(s, &in, 1, n, &out[i], 1);
+            CHECK_EQ_INT(status, k ? AMPC_ERR_ARGUMENT : AMPC_OK);
+            CHECK((i == 1 ? mean : columns)[0] == 77 || !k);
+            if (k) CHECK_HAS(c.api->error(s), "is of a whole batch");
+        }
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}

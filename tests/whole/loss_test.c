@@ -311,6 +311,72 @@ TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
     compiled_close(&c);
 }
 
+/* Evaluation of a whole batch reports the loss of a step. If samples weigh
+   alike, two halves of the batch add up to that loss; otherwise evaluation
+   leaves a partly valid batch out. */
+TEST_CASE(loss, an_evaluation_is_the_loss_of_a_step) {
+    enum { WIDTH = 3, HALF = BATCH / 2 };
+    static const struct {
+        const char *loss;
+        bool exact;
+    } rows[] = {{"3 * reduce_mean(y * y, axes=[0,1], keepdims=0)", true},
+                {"softmax_cross_entropy(y, t) * 0.5", true},
+                {"softmax_cross_entropy(y, t, ignore_index=2) * 0.5", true},
+                {"softmax_cross_entropy(y, t) + 0.25 * reduce_mean(y * y, "
+                 "axes=[0,1], keepdims=0)",
+                 true},
+                {"2 * (softmax_cross_entropy(y, t) + "
+                 "0.5 * (0.5 * softmax_cross_entropy(y * 2, t)))",
+                 true},
+                {"softmax_cross_entropy(y, t, ignore_index=2) + "
+                 "reduce_mean(y * y, axes=[0,1], keepdims=0)",
+                 false},
+                {"softmax_cross_entropy(y, t, ignore_index=2) + "
+                 "softmax_cross_entropy(y * 2, t, ignore_index=0)",
+                 false}};
+    float x[2 * BATCH * WIDTH];
+    int64_t label[2 * BATCH] = {2, 0, 1, 0, 2, 0, 1, 0}; /* twice the batch */
+    for (int i = 0; i < 2 * BATCH * WIDTH; i++)
+        x[i] = (float)(5 * (i % (BATCH * WIDTH)) % 7) / 4;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char text[600];
+        snprintf(text, sizeof text,
+                 "model m(x: f32[4,3], t: i64[4]) {\n"
+                 "  param w: f32[3] = ones\n  y = x * w\n"
+                 "  return loss = %s\n}\n",
+                 rows[k].loss);
+        Compiled c =
+            compile_text(text, "--precision fp32 --target cpu:x86-64-v2");
+        ampc_session *s = open_threads(&c, 1);
+        ampc_eval all = {.size = sizeof all}, halves = {.size = sizeof halves};
+        for (int half = 0; half < 3; half++) {
+            int from = half % 2 * HALF;
+            ampc_input in[] = {
+                ampc_in("x", x + from * WIDTH, BATCH * WIDTH * 4,
+                        AMPC_DTYPE_F32),
+                ampc_in("t", label + from, BATCH * 8, AMPC_DTYPE_I64)};
+            if (c.api->evaluate(s, in, 2, half < 2 ? HALF : BATCH,
+                                half < 2 ? &halves : &all))
+                FAIL("%s", c.api->error(s));
+            if (half < 2) continue;
+            double loss = step_ok(&c, s, in, 2).loss;
+            CHECK_MSG(fabs(all.loss_num / all.loss_den - loss) <=
+                          TOL_LOSS * loss,
+                      "%s: a step %g, evaluation %g", rows[k].loss, loss,
+                      all.loss_num / all.loss_den);
+            CHECK_MSG(halves.exact == rows[k].exact, "%s: exact is %d",
+                      rows[k].loss, halves.exact);
+            if (!halves.exact) continue;
+            CHECK_MSG(fabs(halves.loss_num / halves.loss_den - loss) <=
+                          TOL_LOSS * loss,
+                      "%s: a step %g, evaluation of halves %g", rows[k].loss,
+                      loss, halves.loss_num / halves.loss_den);
+        }
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
+
 /* If the loss is not a mean over samples, a partly valid batch reports
    nothing, and no later batch compensates for it. */
 TEST_CASE(loss, what_no_part_has_stays_left_out) {

@@ -283,6 +283,132 @@ TEST_CASE(objectives, train_as_they_do_alone) {
     compiled_close(&c);
 }
 
+/* Makes eight steps, of both objectives in turns; reads parameters a and b. */
+static void train_two_in_turns(const Compiled *c, float p[2][N]) {
+    ampc_session *s = open_threads(c, 1);
+    float g[N];
+    for (int i = 0; i < 8; i++) {
+        gradient("ab"[i % 2], i, g);
+        run(c, s, "ab"[i % 2], g);
+    }
+    read_var(c, s, "a", p[0], sizeof p[0], AMPC_DTYPE_F32);
+    read_var(c, s, "b", p[1], sizeof p[1], AMPC_DTYPE_F32);
+    c->api->close(s);
+}
+
+/* Makes the steps of one objective in a module without the other. */
+static void train_one_alone(const char *words, int which, float p[N]) {
+    Compiled c = compile_text(model, words);
+    ampc_session *s = open_threads(&c, 1);
+    for (int i = which; i < 8; i += 2) {
+        float g[N];
+        gradient('a', i, g);
+        ampc_input in[] = {ampc_in("x", g, sizeof g, AMPC_DTYPE_F32),
+                           ampc_in("z", g, sizeof g, AMPC_DTYPE_F32)};
+        step_ok(&c, s, in, 2);
+    }
+    read_var(&c, s, which ? "b" : "a", p, N * sizeof *p, AMPC_DTYPE_F32);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* An option of one objective neither reaches the other nor gets lost. */
+TEST_CASE(objectives, have_options_of_their_own) {
+    static const struct {
+        const char *key, *option;
+    } rows[] = {
+        {"lr_schedule=step,every=2,gamma=0.5",
+         "--lr-schedule step,every=2,gamma=0.5"},
+        {"lr_schedule=constant,warmup=3,clip_norm=0.25",
+         "--lr-schedule constant,warmup=3 --clip-norm 0.25"},
+        {"clip_value=0.125,wrapper=lookahead,k=2,alpha=0.25",
+         "--clip-value 0.125 --wrapper lookahead,k=2,alpha=0.25"},
+        {"clip_norm=0.5,clip_value=0.25", "--clip-norm 0.5 --clip-value 0.25"}};
+    enum { PLAIN = sizeof rows / sizeof *rows, BOTH = PLAIN + 1 };
+    static const char *const loss[] = {"auto:la", "auto:lb"};
+    float alone[2][BOTH][N], p[2][N];
+    char words[800];
+    for (int which = 0; which < 2; which++)
+        for (int k = 0; k < BOTH; k++) {
+            snprintf(words, sizeof words,
+                     "--precision fp32 --target cpu:x86-64-v2 --optimizer "
+                     "sgd,lr=0.5 --loss %s %s",
+                     loss[which], k < PLAIN ? rows[k].option : "");
+            train_one_alone(words, which, alone[which][k]);
+        }
+    for (int k = 0; k < PLAIN; k++)
+        for (int of = 0; of < 2; of++) {
+            size_t n = (size_t)snprintf(words, sizeof words,
+                                        "--precision fp32 --target "
+                                        "cpu:x86-64-v2");
+            for (int which = 0; which < 2; which++)
+                n += (size_t)snprintf(
+                    words + n, sizeof words - n,
+                    " --objective %s,loss=%s,params=%s,optimizer=sgd,lr=0.5%s"
+                    "%s",
+                    which ? "two" : "one", loss[which], which ? "b" : "a",
+                    which == of ? "," : "", which == of ? rows[k].key : "");
+            Compiled c = compile_text(model, words);
+            train_two_in_turns(&c, p);
+            for (int which = 0; which < 2; which++)
+                CHECK_MSG(!memcmp(p[which],
+                                  alone[which][which == of ? k : PLAIN],
+                                  sizeof p[which]),
+                          "objective %s beside another, of which %s has %s: "
+                          "%g, alone %g",
+                          which ? "two" : "one", of ? "two" : "one",
+                          rows[k].key, (double)p[which][0],
+                          (double)alone[which][which == of ? k : PLAIN][0]);
+            compiled_close(&c);
+        }
+}
+
+/* Two networks, each with a batch normalisation, dropout and state of the
+   optimizer: a step of one writes nothing of the other. */
+TEST_CASE(objectives, a_step_writes_nothing_of_the_other) {
+    enum { ROWS = 8, WIDTH = 4 };
+    static const char nets[] =
+        "model nets(x: f32[8,4], z: f32[8,4]) {\n"
+        "  a = Linear(BatchNorm(x, scope=\"a.bn\"), units=1, scope=\"a.fc\")\n"
+        "  b = Linear(BatchNorm(z, scope=\"b.bn\"), units=1, scope=\"b.fc\")\n"
+        "  return la = reduce_mean(a * a, axes=[0,1], keepdims=0), "
+        "lb = reduce_mean(b * b, axes=[0,1], keepdims=0)\n}\n";
+    static const char *const parts[] = {"bn.running_mean", "bn.running_var",
+                                        "bn.weight", "bn.bias"};
+    float x[ROWS * WIDTH], old[2][4][WIDTH], now[WIDTH];
+    Compiled c = compile_text(
+        nets, "--precision fp32 --target cpu:x86-64-v2 "
+              "--objective one,loss=auto:la,params=a.*,optimizer=adam,lr=0.1 "
+              "--objective two,loss=auto:lb,params=b.*,optimizer=adam,lr=0.1");
+    ampc_session *s = open_threads(&c, 1);
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        x[i] = (float)((29 * i + 5) % 64) / 16;
+    for (int i = 0; i < 4; i++) {
+        ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                           ampc_in("z", x, sizeof x, AMPC_DTYPE_F32)};
+        char name[40];
+        int which = i % 2;
+        for (int k = 0; k < 8; k++) {
+            snprintf(name, sizeof name, "%c.%s", "ab"[k / 4], parts[k % 4]);
+            read_var(&c, s, name, old[k / 4][k % 4], sizeof now,
+                     AMPC_DTYPE_F32);
+        }
+        REQUIRE(!c.api->objective(s, which ? "two" : "one"));
+        step_ok(&c, s, &in[which], 1);
+        for (int k = 0; k < 8; k++) {
+            snprintf(name, sizeof name, "%c.%s", "ab"[k / 4], parts[k % 4]);
+            read_var(&c, s, name, now, sizeof now, AMPC_DTYPE_F32);
+            bool same = !memcmp(now, old[k / 4][k % 4], sizeof now);
+            CHECK_MSG(same == (k / 4 != which),
+                      "step %d of objective %s: %s %s", i,
+                      which ? "two" : "one", name,
+                      same ? "is as before" : "has changed");
+        }
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* Scale, checks of data and predictions belong to the module, whichever
    objective makes steps. */
 TEST_CASE(objectives, share_scale_checks_and_predictions) {
