@@ -114,6 +114,31 @@ TEST_CASE(cuda_facts, points_of_several_images) {
                   "--precision fp32 --loss none");
 }
 
+/* The same where cuBLASLt would find rows at odd addresses: a kernel of our
+   own, with the epilogue, in tiles that images, channels and steps do not fill.
+ */
+TEST_CASE(cuda_facts, points_of_odd_planes) {
+    check_predict("graph forward(%x: f32[3,40,7,7], %k: f32[72,40,1,1], "
+                  "%b: f32[72,1,1]) {\n"
+                  "  %y = conv %x, %k {dilations=[1,1], group=1, "
+                  "pads=[0,0,0,0], strides=[1,1]} : f32[3,72,7,7]\n"
+                  "  %z = add %y, %b : f32[3,72,7,7]\n"
+                  "  %r = relu %z : f32[3,72,7,7]\n"
+                  "  return %r\n}\n",
+                  "--precision bf16 --loss none");
+    CHECK_EQ_INT(sim()->calls("cublasLtMatmul"), 0);
+}
+
+/* Statistics of planes, merged over images. */
+TEST_CASE(cuda_facts, statistics_of_long_channels) {
+    check_predict("graph forward(%x: f32[9,3,64,40], %s: f32[3], %b: f32[3], "
+                  "%m: f32[3], %v: f32[3]) {\n"
+                  "  %y, %n, %w = batch_norm %x, %s, %b, %m, %v {training=1, "
+                  "epsilon=1e-05} : f32[9,3,64,40], f32[3], f32[3]\n"
+                  "  return %y, %n, %w\n}\n",
+                  "--precision fp32 --loss none");
+}
+
 /* Rows and columns that align.c lengthens, seen through a view. */
 TEST_CASE(cuda_facts, both_sides_of_a_product_are_odd) {
     check_predict("graph forward(%x: f32[8,1030], %z: f32[8,1027]) {\n"
