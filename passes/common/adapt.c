@@ -484,11 +484,14 @@ static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
     b->loc = (Loc){0};
 }
 
+/* A node without the attribute has its default, 0. */
 static int64_t next_salt(const Graph *g) {
     int64_t next = 0;
     for (int i = 0; i < g->order.len; i++) {
-        const Attr *a = attr_find(node_at(g, i), AK_salt);
-        if (a && a->u.i >= next) next = a->u.i + 1;
+        const Node *n = node_at(g, i);
+        const Attr *a = attr_find(n, AK_salt);
+        int64_t salt = a ? a->u.i : 0;
+        if (info_takes(node_info(n), AK_salt) && salt >= next) next = salt + 1;
     }
     return next;
 }

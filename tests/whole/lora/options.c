@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.c: adapters beside --train and --freeze, and dropout before DoRA. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,6 +75,34 @@ TEST_CASE(lora, magnitudes_scale_what_dropout_leaves) {
     CHECK(kept > 0 && kept < 24);
     if (c.api->evaluate(s, in, 2, 1, &e)) FAIL("%s", c.api->error(s));
     CHECK_REL(e.loss_num / e.loss_den, 4 * least, 1e-6);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* Dropout of the model and of an adapter behind it leave a quarter of the
+   elements: if both left the same half, losses would be 3.9 times as large. */
+TEST_CASE(lora, dropout_of_adapters_is_its_own) {
+    enum { ROWS = 16, WIDTH = 64 };
+    static const char text[] =
+        "model net(x: f32[16,64]) {\n"
+        "  h = Dropout(x, ratio=0.5)\n"
+        "  return y = Linear(h, units=1, scope=\"fc\", bias=false)\n}\n";
+    static float ones[ROWS * WIDTH], zeros[WIDTH];
+    const double want = 16 * (16 * 16 + 12); /* 4 times a binomial number */
+    double sum = 0;
+    for (int i = 0; i < ROWS * WIDTH; i++) ones[i] = 1;
+    Compiled c = compile_text(text, "--lora fc,rank=1,alpha=1,dropout=0.5 "
+                                    "--optimizer sgd,lr=1e-30" ADAPTED);
+    ampc_session *s = open_threads(&c, 1);
+    ampc_input in[] = {
+        ampc_in("x", ones, sizeof ones, AMPC_DTYPE_F32),
+        ampc_in("target", zeros, ROWS * sizeof *zeros, AMPC_DTYPE_F32)};
+    write_var(&c, s, "fc.weight", zeros, sizeof zeros, AMPC_DTYPE_F32);
+    write_var(&c, s, "fc.lora_A.weight", ones, WIDTH * 4, AMPC_DTYPE_F32);
+    write_var(&c, s, "fc.lora_B.weight", ones, 4, AMPC_DTYPE_F32);
+    for (int i = 0; i < 4; i++) sum += step_ok(&c, s, in, 2).loss;
+    CHECK_MSG(fabs(sum / 4 - want) < 0.3 * want, "mean loss %g, not %g",
+              sum / 4, want);
     c.api->close(s);
     compiled_close(&c);
 }
