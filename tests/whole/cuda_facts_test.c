@@ -115,18 +115,23 @@ TEST_CASE(cuda_facts, points_of_several_images) {
 }
 
 /* The same where cuBLASLt would find rows at odd addresses: a kernel of our
-   own, with the epilogue, in tiles that images, channels and steps do not fill.
- */
+   own, alone and with an epilogue, in tiles that images, channels and steps do
+   not fill. */
 TEST_CASE(cuda_facts, points_of_odd_planes) {
-    check_predict("graph forward(%x: f32[3,40,7,7], %k: f32[72,40,1,1], "
-                  "%b: f32[72,1,1]) {\n"
-                  "  %y = conv %x, %k {dilations=[1,1], group=1, "
-                  "pads=[0,0,0,0], strides=[1,1]} : f32[3,72,7,7]\n"
-                  "  %z = add %y, %b : f32[3,72,7,7]\n"
-                  "  %r = relu %z : f32[3,72,7,7]\n"
-                  "  return %r\n}\n",
-                  "--precision bf16 --loss none");
-    CHECK_EQ_INT(sim()->calls("cublasLtMatmul"), 0);
+    static const char *const after[] = {
+        "  return %y\n}\n", "  %z = add %y, %b : f32[3,72,7,7]\n"
+                            "  %r = relu %z : f32[3,72,7,7]\n  return %r\n}\n"};
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        char text[400];
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[3,40,7,7], %%k: f32[72,40,1,1], "
+                 "%%b: f32[72,1,1]) {\n"
+                 "  %%y = conv %%x, %%k {dilations=[1,1], group=1, "
+                 "pads=[0,0,0,0], strides=[1,1]} : f32[3,72,7,7]\n%s",
+                 after[i]);
+        check_predict(text, "--precision bf16 --loss none");
+        CHECK_EQ_INT(sim()->calls("cublasLtMatmul"), 0);
+    }
 }
 
 /* Statistics of planes, merged over images. */
