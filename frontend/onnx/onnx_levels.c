@@ -17,7 +17,7 @@ static bool is_whole_number(const Ox *ox, ValueId v) {
 }
 
 /* Ops that move elements of their first operand. */
-static const Node *moves(const Ox *ox, ValueId v) {
+static const Node *moving_node(const Ox *ox, ValueId v) {
     static const OpCode ops[] = {OP_RESHAPE, OP_TRANSPOSE, OP_EXPAND, OP_SLICE,
                                  OP_GATHER};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
@@ -29,7 +29,7 @@ static const Node *moves(const Ox *ox, ValueId v) {
 
 Status ox_levels(Ox *ox, ValueId v, ValueId *y) {
     enum { MOST = 2 };
-    const Node *cast = ox_def(ox, v, OP_CAST), *n = moves(ox, v);
+    const Node *cast = ox_def(ox, v, OP_CAST), *n = moving_node(ox, v);
     *y = NO_VALUE;
     if (cast && is_whole_number(ox, cast->in[0])) {
         *y = cast->in[0];

@@ -24,7 +24,7 @@ static void read_untold(Ox *ox, Told *t, const OxNode *n) {
     }
 }
 
-static void read_whole(Ox *ox, Told *t) {
+static void read_integers(Ox *ox, Told *t) {
     for (size_t i = 0; i < ox->graph->n_value_info; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->value_info[i];
         DType d;
@@ -75,7 +75,7 @@ static bool is_tied(const Told *t, Str parameter) {
 }
 
 static void read_told(Ox *ox, Told *t) {
-    read_whole(ox, t);
+    read_integers(ox, t);
     for (int i = 0; i < ox->nodes.len; i++) {
         const char *s = ox_torch_text(ox->nodes.data[i].proto), *args;
         Str name = *s == '%' ? ox_torch_next_name(&s) : NULL;

@@ -455,12 +455,16 @@ static const char *hint(Str domain, Str type) {
         return "; laid out for one CPU: optimise up to ORT_ENABLE_EXTENDED";
     if (!strcmp(domain, "com.microsoft"))
         return "; fused for inference: use the exporter's original file";
-    if (!strcmp(domain, "ai.onnx.ml")) return "; classical models do not train";
+    if (!strcmp(domain, "ai.onnx.ml"))
+        return !strcmp(type, "ZipMap")
+                   ? "; convert with options={'zipmap': False}"
+                   : "; scalers, normalizers, imputers, linear models and "
+                     "trees are supported";
     if (!strncmp(domain, "pkg.", 4))
         return "; the file lacks this function's body";
     if (!*type) return "; the node has no op_type";
     if (*domain) return "";
-    return "; outside the tiers: strings, quantised inference and shapes "
+    return "; outside the tiers: strings, features of sound, shapes "
            "that depend on data do not train";
 }
 

@@ -76,7 +76,7 @@ Status onnx_recurrent(Ox *ox) {
 
 /* Weights of [directions, in, gates] with a scale and a zero point for each
    direction, or for each gate of one. */
-static Status widened(Ox *ox, int w, int scale, ValueId *y) {
+static Status real_weights(Ox *ox, int w, int scale, ValueId *y) {
     static const int64_t perm[] = {0, 2, 1};
     TRY(ox_numbers(ox, ox_in(ox, w), y));
     Type t = ox_type(ox, *y);
@@ -104,7 +104,7 @@ static Status widened(Ox *ox, int w, int scale, ValueId *y) {
 Status onnx_dynamic_lstm(Ox *ox) {
     ValueId in[8];
     for (int i = 0; i < 8; i++) in[i] = ox_in(ox, i);
-    TRY(widened(ox, 1, 8, &in[1]));
-    TRY(widened(ox, 2, 10, &in[2]));
+    TRY(real_weights(ox, 1, 8, &in[1]));
+    TRY(real_weights(ox, 2, 10, &in[2]));
     return recurrent(ox, in, "LSTM");
 }

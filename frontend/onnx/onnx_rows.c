@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_rows.c: the rows of onnx_ops.def, onnx_contrib.def and onnx_ampc.def:
-   facts about ops.
-   Only onnx_nodes.c knows which function builds an op. */
+/* onnx_rows.c: the rows of onnx_ops.def, onnx_contrib.def, onnx_ml.def and
+   onnx_ampc.def: facts about ops. Only onnx_nodes.c knows which function builds
+   an op. */
 #include "frontend/onnx/onnx.h"
 
 #define ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h)                      \
@@ -19,6 +19,9 @@ static const OxOp table[] = {
 #undef DOMAIN
 #define DOMAIN "com.microsoft"
 #include "frontend/onnx/onnx_contrib.def"
+#undef DOMAIN
+#define DOMAIN "ai.onnx.ml"
+#include "frontend/onnx/onnx_ml.def"
 #undef DOMAIN
 #define DOMAIN OX_AMPC_DOMAIN
 #include "frontend/onnx/onnx_ampc.def"

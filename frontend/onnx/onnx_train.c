@@ -268,7 +268,7 @@ static bool filled_in_by_jax(Case *c) {
 }
 
 static bool coefficient(Case *c) {
-    static const char *const globs[] = {"coef*", "intercept*", "*weight*",
+    static const char *const globs[] = {"*coef*", "*intercept*", "*weight*",
                                         "*bias*", NULL};
     return c->role && matches(c->x->name, globs);
 }

@@ -140,13 +140,23 @@ static const Ordered in_order[] = {
     {"aten.native_batch_norm", FORM_NONE, false, 1, 4},
     {"aten.conv", FORM_NONE, true, 1, 2},
     {"aten.embedding", FORM_NONE, false, 0, 1},
+    {"aten.index.Tensor", FORM_ITSELF, false, 0, 1},
 };
+
+/* weight[i] of PyTorch's graph, as experts are chosen: the exporter moves the
+   axis of i to the front, where it is. */
+static bool indexes_first_axis(const char *op) {
+    const char *s = strchr(op, '[');
+    return s && s[1] == '%' && !strstr(s, "None");
+}
 
 static const Ordered *ordered(Str text) {
     const char *op = unfold_op(text);
     for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++)
         if (!strncmp(op, in_order[i].op, strlen(in_order[i].op)))
-            return &in_order[i];
+            return in_order[i].form != FORM_ITSELF || indexes_first_axis(op)
+                       ? &in_order[i]
+                       : NULL;
     return NULL;
 }
 
@@ -172,9 +182,9 @@ static Form unfold_form_of(const Unfold *u, const Slot *s, const Ordered *o) {
     Form folds = o ? o->form : FORM_NONE;
     if (!u->folded[s->init])
         return reads_transposed(u, s, o) ? FORM_TRANSPOSED : FORM_ITSELF;
-    if (folds == FORM_TRANSPOSED && t->n_dims == 2 &&
-        u->with[s->init] == BESIDE_NOTHING)
-        return folds;
+    bool alone = u->with[s->init] == BESIDE_NOTHING;
+    if (folds == FORM_TRANSPOSED && t->n_dims == 2 && alone) return folds;
+    if (folds == FORM_ITSELF && alone) return folds;
     return folds == FORM_VECTOR && is_vector(t) ? folds : FORM_NONE;
 }
 
@@ -445,21 +455,11 @@ static Status restore_all(Unfold *u) {
     return OK;
 }
 
-static bool holds(const uint8_t *p, size_t n, const char *text) {
-    size_t m = strlen(text);
-    const uint8_t *end = p + n;
-    while (n >= m && (p = memchr(p, text[0], (size_t)(end - p)))) {
-        if ((size_t)(end - p) < m) return false;
-        if (!memcmp(p, text, m)) return true;
-        p++;
-    }
-    return false;
-}
-
 Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
                    const uint8_t **bytes, size_t *n) {
     WireError e;
-    if (!holds(*bytes, *n, SIGNATURE)) return OK;
+    TRY(unfold_linear(a, bytes, n));
+    if (!wire_holds(*bytes, *n, SIGNATURE)) return OK;
     Onnx__ModelProto *m = (Onnx__ModelProto *)wire_unpack(
         a, &onnx__model_proto__descriptor, *bytes, *n, &e);
     if (!m || !m->graph) return OK; /* the importer reports the defect */

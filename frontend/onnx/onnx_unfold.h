@@ -65,6 +65,8 @@ typedef struct Unfold {
     int changes;
 } Unfold;
 
+/* Linear models of ai.onnx.ml become Gemm (onnx_unfold_linear.c). */
+Status unfold_linear(Arena *a, const uint8_t **bytes, size_t *n);
 /* The op that a line of PyTorch's graph calls, as "aten.linear.default](..";
    "": none. */
 const char *unfold_op(Str text);

@@ -120,3 +120,14 @@ ProtobufCMessage *wire_unpack(Arena *a, const ProtobufCMessageDescriptor *d,
     if (!wire_walk(&w, d, p, p + n, 1)) return NULL;
     return protobuf_c_message_unpack(d, &memory, n, p);
 }
+
+bool wire_holds(const uint8_t *p, size_t n, const char *text) {
+    size_t m = strlen(text);
+    const uint8_t *end = p + n;
+    while (n >= m && (p = memchr(p, text[0], (size_t)(end - p)))) {
+        if ((size_t)(end - p) < m) return false;
+        if (!memcmp(p, text, m)) return true;
+        p++;
+    }
+    return false;
+}

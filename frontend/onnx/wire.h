@@ -24,4 +24,7 @@ typedef struct WireError {
 ProtobufCMessage *wire_unpack(Arena *a, const ProtobufCMessageDescriptor *d,
                               const uint8_t *p, size_t n, WireError *e);
 
+/* True if the text stands anywhere in the bytes. */
+bool wire_holds(const uint8_t *p, size_t n, const char *text);
+
 #endif

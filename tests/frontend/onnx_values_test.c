@@ -3,7 +3,6 @@
    the interpreter (tests/whole/onnx_nodes_test.c compiles them): in seconds,
    for those who change the importer. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/harness.h"
 #include "tests/support/onnx_case.h"
@@ -20,21 +19,13 @@ static void check_case(void *arg) {
     onnx_case_free(&c);
 }
 
-/* Its numbers lie between two integers but for fp32's rounding, which the
-   interpreter does not do inside a function. */
-static bool needs_fp32(const char *name) {
-    return strstr(name, "test_dynamicquantizelinear") &&
-           !strstr(name, "adjusted");
-}
-
 static void register_folder(const char *set, const char *root) {
     int n;
     Arena *a = arena_new(); /* lives as long as the process */
     const char *const *names = onnx_case_names(a, root, "node", &n);
     for (int i = 0; i < n; i++) {
         Folder f = {set, names[i], arena_printf(a, "%s/%s", root, names[i])};
-        if (!onnx_case_counts(set, names[i], f.dir) || needs_fp32(names[i]))
-            continue;
+        if (!onnx_case_counts(set, names[i], f.dir)) continue;
         harness_register(set, names[i], check_case, arena_dup(a, &f, sizeof f));
     }
 }
@@ -45,6 +36,8 @@ static void register_all(void) {
     register_folder("onnx_1_12", "/usr/share/libonnx-testdata/data");
     /* written by tests/onnx/make_contrib.py */
     register_folder("microsoft", test_data_path("tests/onnx/contrib"));
+    /* written by models/exporters/classical.py */
+    register_folder("sklearn", test_data_path("tests/onnx/classical"));
 }
 TEST_REGISTRAR(register_all);
 

@@ -302,6 +302,7 @@ const char *onnx_case_unknown_op(const OnnxCase *c) {
 #define ONNX_FN(name, ...) #name,
 #include "frontend/onnx/onnx_ampc.def"
 #include "frontend/onnx/onnx_contrib.def"
+#include "frontend/onnx/onnx_ml.def"
 #include "frontend/onnx/onnx_ops.def"
 #undef ONNX
 #undef ONNX_FN
