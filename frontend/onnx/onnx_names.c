@@ -55,12 +55,22 @@ static int shared_names(const Ox *ox) {
     return n;
 }
 
+/* Initializers that a later tool made of Constant nodes. */
+static int former_constants(const Ox *ox) {
+    int n = 0;
+    for (int i = 0; i < ox->inits.len; i++)
+        n += strstr(ox->inits.data[i].name, "/Constant_") != NULL;
+    return n;
+}
+
 /* PyTorch writes either all initializers as inputs, too, or none. Otherwise
    an argument of the forward, or a name in input_names=, has the same name
    as a parameter. */
 static Status check_shared(Ox *ox) {
     int shared = shared_names(ox);
-    if (!ox->is_torch || !shared || shared == ox->inits.len) return OK;
+    if (!ox->is_torch || !shared ||
+        shared == ox->inits.len - former_constants(ox))
+        return OK;
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         Str name = ox_text(ox->graph->input[i]->name);
         const OxName *x = ox_name_of(ox, name);

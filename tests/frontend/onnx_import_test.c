@@ -3,6 +3,7 @@
    functions, version rules.                                                 */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/frontend/onnx_import/onnx_import.h"
 #include "tests/harness.h"
@@ -60,4 +61,32 @@ TEST_CASE(onnx_spoiled, an_inference_module_does_not_care) {
     m.opt.objectives.data[0].loss.kind = LOSS_NONE;
     CHECK(made_import(&m) != NULL);
     made_end(&m);
+}
+
+/* Initializers as inputs, beside one that a tool made of a Constant node or
+   that the exporter would have written as an input, too. */
+static bool imports_beside(const char *other, const char **message) {
+    Made m;
+    made_start(&m, 11);
+    m.model.producer_name = made_text(&m, "pytorch");
+    made_input(&m, "x", DT_F32, "4,2");
+    made_input(&m, "fc.weight", DT_F32, "2");
+    made_f32(&m, "fc.weight", "2", 1);
+    made_f32(&m, other, "2", 1);
+    made_node(&m, "Mul", "x,fc.weight", "h");
+    made_node(&m, "Mul", arena_printf(m.a, "h,%s", other), "y");
+    made_output(&m, "y");
+    bool good = made_import(&m) != NULL;
+    *message = strdup(made_message(&m));
+    made_end(&m);
+    return good;
+}
+
+TEST_CASE(onnx_graph, initializers_as_inputs_beside_former_constants) {
+    const char *message;
+    CHECK(imports_beside("/up/Constant_output_0", &message));
+    free((void *)(uintptr_t)message);
+    CHECK(!imports_beside("up.weight", &message));
+    CHECK_HAS(message, "have one name in the file");
+    free((void *)(uintptr_t)message);
 }
