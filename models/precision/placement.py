@@ -5,34 +5,46 @@ backward move, how far that is above the least of any choice of dtypes, and
 above the least with residual streams in fp32, and how far its losses are from
 those of fp32 (maintainers).
 
-usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
+usage: placement.py [--precision P] [--draws N] [--alone] AMPC[,AMPC...] [NAME...]
        placement.py --table [--runs N] AMPC [NAME...]
-       placement.py --draws N [--precision P] [--runs N] AMPC [NAME...]
+       placement.py --ratios [--draws N] [--precision P] [--runs N] AMPC [NAME...]
        placement.py --starts N [--precision P] AMPC [NAME...]
-       with --placement P: of the modules in 16 bits (--draws: of several)
+       placement.py --times N [--precision P] AMPC,AMPC [NAME...]
+       placement.py --values [--precision P] AMPC,AMPC [NAME...]
+       with --placement P: of the modules in 16 bits (--ratios: of several)
 
-A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
+A row for each AMPC and, unless --alone, one for PyTorch's autocast on the CPU.  Least: every
 value in memory in 16 bits, once, but gradients of parameters, outputs, and
-results of exp and log.  Distance: |loss - loss in fp32| / loss, over N (6)
-batches of data and 12 steps of AdamW; mean and largest.
+results of exp and log.  Distance: the largest |loss - loss in fp32| / loss of 12
+steps of AdamW, fp32 being PyTorch's; over N (6) draws of weights and data, its
+geometric mean, the largest, and the geometric mean of what it is divided by that of
+the first AMPC in the same draw, with its standard error.  Draws whose losses are not
+all finite have no distance and are counted.
 
---table prints the table of docs/numerics.md: the largest distance over N runs
+--table prints the table of docs/numerics.md: the largest distance over N (6) runs
 that begin 1e-6 apart in every weight, of ampc's losses from those of its fp32
 and of autocast's from those of PyTorch's, in bf16 and fp16 (loss scale 1024),
 and what is kept for backward.  With BatchNorm both load the weights of PyTorch's
 fp32 before each step.
 
 Runs that begin 1e-6 apart round alike, so a row of that table is nearly one
-sample.  --draws repeats it over N data sets and weights and prints the ratios of
+sample.  --ratios repeats it over N data sets and weights and prints the ratios of
 each placement: geometric mean, range, how many are at most 1, and all.  --starts
 prints, for each placement, the root mean square of the distances over N starts
 with data of their own, each step from the weights of PyTorch's fp32, and the
 geometric mean of the ratios of ampc and autocast from the same start, with its
-standard error."""
+standard error.
+
+--times prints the processor time of a step (one thread; user and system; the
+difference between runs of many steps and of 12), in turns of all AMPC in each of N
+rounds: the medians, and the median of the rounds' ratios to the first AMPC with
+the quartiles.  --values prints the values of forward and backward that a step of
+the last AMPC's module stores otherwise than one of the first's, and their reasons."""
 import argparse
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -44,226 +56,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-STEPS, VOCABULARY, TOKENS, BATCH = 12, 96, 64, 8
+from placement_models import FORCED, MODELS, STEPS
+
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-# ---- models -----------------------------------------------------------------
-
-class MLP(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(192, 256), nn.ReLU(), nn.Linear(256, 128),
-                         nn.ReLU(), nn.Linear(128, 10))
-
-
-class CNN(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1),
-            nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
-        self.fc = nn.Linear(512, 10)
-
-    def forward(self, x):
-        return self.fc(self.body(x).flatten(1))
-
-
-class Residual(nn.Module):
-    def __init__(self, c, k, stride):
-        super().__init__()
-        self.a = nn.Conv2d(c, k, 3, stride, 1, bias=False)
-        self.b = nn.Conv2d(k, k, 3, 1, 1, bias=False)
-        self.an, self.bn = nn.BatchNorm2d(k), nn.BatchNorm2d(k)
-        self.down = None if (c, stride) == (k, 1) else nn.Sequential(
-            nn.Conv2d(c, k, 1, stride, bias=False), nn.BatchNorm2d(k))
-
-    def forward(self, x):
-        y = self.bn(self.b(F.relu(self.an(self.a(x)))))
-        return F.relu(y + (self.down(x) if self.down else x))
-
-
-class ResNet18(nn.Module):
-    def __init__(self, c=16):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, c, 3, padding=1, bias=False),
-                                  nn.BatchNorm2d(c), nn.ReLU())
-        sizes = [(c, c, 1), (c, c, 1), (c, 2 * c, 2), (2 * c, 2 * c, 1),
-                 (2 * c, 4 * c, 2), (4 * c, 4 * c, 1), (4 * c, 8 * c, 2),
-                 (8 * c, 8 * c, 1)]
-        self.body = nn.Sequential(*(Residual(*s) for s in sizes))
-        self.fc = nn.Linear(8 * c, 10)
-
-    def forward(self, x):
-        return self.fc(self.body(self.stem(x)).mean((2, 3)))
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(c))
-
-    def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-5) * self.weight
-
-
-def rotate(x, cos, sin):
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat((-b, a), -1) * sin
-
-
-class Attention(nn.Module):
-    """kind: gpt (causal, one product for q, k, v), llama (causal, rotary),
-    bert (a mask, scores written out), vit (all see all)."""
-
-    def __init__(self, c, heads, kind):
-        super().__init__()
-        self.heads, self.kind = heads, kind
-        bias = kind != "llama"
-        if kind == "gpt":
-            self.qkv = nn.Linear(c, 3 * c)
-        else:
-            self.q, self.k, self.v = (nn.Linear(c, c, bias=bias)
-                                      for _ in range(3))
-        self.proj = nn.Linear(c, c, bias=bias)
-        angles = torch.outer(torch.arange(TOKENS).float(),
-                             1e4 ** (-torch.arange(0, 1, 2 * heads / c)))
-        angles = torch.cat((angles, angles), -1)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
-
-    def forward(self, x, mask=None):
-        b, t, c = x.shape
-        qkv = (self.qkv(x).split(c, 2) if self.kind == "gpt" else
-               (self.q(x), self.k(x), self.v(x)))
-        q, k, v = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in qkv)
-        if self.kind == "llama":
-            q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
-        if self.kind == "bert":
-            s = q @ k.transpose(-1, -2) / (c // self.heads) ** .5 + mask
-            y = F.softmax(s, -1) @ v
-        else:
-            y = F.scaled_dot_product_attention(
-                q, k, v, is_causal=self.kind in ("gpt", "llama"))
-        return self.proj(y.transpose(1, 2).reshape(b, t, c))
-
-
-class Block(nn.Module):
-    """gain: of what it adds to the residual stream."""
-
-    def __init__(self, c, heads, kind, gain=1):
-        super().__init__()
-        self.kind, self.gain = kind, gain
-        norm = RMSNorm if kind == "llama" else nn.LayerNorm
-        self.n1, self.n2 = norm(c), norm(c)
-        self.attention = Attention(c, heads, kind)
-        bias = kind != "llama"
-        self.up = nn.Linear(c, 4 * c, bias=bias)
-        self.gate = nn.Linear(c, 4 * c, bias=False) if not bias else None
-        self.down = nn.Linear(4 * c, c, bias=bias)
-
-    def feed(self, x):
-        y = (F.silu(self.gate(x)) * self.up(x) if self.gate else
-             F.gelu(self.up(x)))
-        return self.down(y)
-
-    def forward(self, x, mask=None):
-        if self.kind == "bert":
-            x = self.n1(x + self.attention(x, mask))
-            return self.n2(x + self.feed(x))
-        x = x + self.gain * self.attention(self.n1(x))
-        return x + self.gain * self.feed(self.n2(x))
-
-
-class Language(nn.Module):
-    def __init__(self, kind, c=128, heads=4, layers=4, init=.02, gain=1):
-        super().__init__()
-        self.kind = kind
-        self.words = nn.Embedding(VOCABULARY, c)
-        self.places = nn.Embedding(TOKENS, c) if kind != "llama" else None
-        self.blocks = nn.ModuleList(Block(c, heads, kind, gain)
-                                    for _ in range(layers))
-        self.norm = RMSNorm(c) if kind == "llama" else nn.LayerNorm(c)
-        self.head = nn.Linear(c, VOCABULARY, bias=False)
-        nn.init.normal_(self.words.weight, 0, init)
-        if self.places:
-            nn.init.normal_(self.places.weight, 0, init)
-
-    def forward(self, ids):
-        x, mask = self.words(ids), None
-        if self.places:
-            x = x + self.places(torch.arange(TOKENS))
-        if self.kind == "bert":  # token 0 is padding
-            mask = torch.where(ids == 0, torch.finfo(torch.float32).min, 0.)
-            mask = mask[:, None, None, :]
-        for b in self.blocks:
-            x = b(x, mask)
-        return self.head(self.norm(x))
-
-
-class ViT(nn.Module):
-    def __init__(self, c=96, layers=4):
-        super().__init__()
-        self.patch = nn.Conv2d(3, c, 4, 4)
-        self.first = nn.Parameter(torch.zeros(1, 1, c))
-        self.places = nn.Parameter(.02 * torch.randn(1, 17, c))
-        self.blocks = nn.Sequential(*(Block(c, 3, "vit")
-                                      for _ in range(layers)))
-        self.norm, self.fc = nn.LayerNorm(c), nn.Linear(c, 10)
-
-    def forward(self, x):
-        x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1)
-        return self.fc(self.norm(self.blocks(x + self.places))[:, 0])
-
-
-class UNet(nn.Module):
-    def __init__(self, c=16):
-        super().__init__()
-        def twice(i, o):
-            return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.ReLU(),
-                                 nn.Conv2d(o, o, 3, padding=1), nn.ReLU())
-        self.down, self.bottom = twice(3, c), twice(c, 2 * c)
-        self.grow, self.up = nn.ConvTranspose2d(2 * c, c, 2, 2), twice(2 * c, c)
-        self.head = nn.Conv2d(c, 10, 1)
-
-    def forward(self, x):
-        d = self.down(x)
-        y = self.grow(self.bottom(F.max_pool2d(d, 2)))
-        return self.head(self.up(torch.cat((y, d), 1))).movedim(1, -1)
-
-
-def pixels(g):
-    x = torch.randn(STEPS, BATCH, 3, 16, 16, generator=g)
-    return x, (x.sum(2) * 2).long().clamp(-5, 4) + 5
-
-
-def images(g, *shape):
-    x = torch.randn(STEPS, 4 * BATCH, *shape, generator=g)
-    return x, (x.flatten(2)[..., :10] + x.flatten(2)[..., 10:20]).argmax(-1)
-
-
-def text(g):
-    ids = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1), generator=g)
-    ids[..., 1:] = torch.where(ids[..., 1:] % 3 > 0,
-                               (ids[..., :-1] + 1) % VOCABULARY, ids[..., 1:])
-    return ids[..., :-1].contiguous(), ids[..., 1:].contiguous()
-
-
-MODELS = {  # name: model, data, learning rate
-    "mlp": (MLP, lambda g: images(g, 192), 1e-3),
-    "cnn": (CNN, lambda g: images(g, 3, 16, 16), 1e-4),
-    "resnet18": (ResNet18, lambda g: images(g, 3, 16, 16), 1e-4),
-    "vit": (ViT, lambda g: images(g, 3, 16, 16), 1e-3),
-    "gpt": (lambda: Language("gpt"), text, 1e-3),
-    "llama": (lambda: Language("llama"), text, 1e-3),
-    "bert": (lambda: Language("bert"), text, 1e-3),
-    # residual streams of 1e5 to 1e6, and of 1e-3
-    "loud": (lambda: Language("gpt", init=1e5, gain=1e5), text, 1e-3),
-    "quiet": (lambda: Language("gpt", init=1e-3, gain=1e-3), text, 1e-3),
-    "unet": (UNet, pixels, 1e-3),
-}
-FORCED = ("cnn", "resnet18")
 
 
 # ---- losses -----------------------------------------------------------------
@@ -278,43 +73,11 @@ class WithLoss(nn.Module):
         return F.cross_entropy(y.flatten(0, -2).float(), target.flatten())
 
 
-def torch_losses(make, data, rate, low):
-    torch.manual_seed(1)
-    model, losses = WithLoss(make()).train(), []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    for x, t in zip(*data):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", low or torch.bfloat16, enabled=bool(low)):
-            loss = model(x, t)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def ampc(command):
     r = subprocess.run(command, capture_output=True, text=True)
     if r.returncode:
         raise RuntimeError(f"{' '.join(command)}: {r.stderr}")
     return r.stdout
-
-
-def module_losses(so, folder, runs):
-    losses = []
-    for r in range(runs):
-        feeds = []
-        for n in ("x", "target"):
-            feeds += ["--feed", f"{n}={folder}/{r}.{n}.npy"]
-        ampc([f"{folder}/ampc", "run", so, "--device", "cpu", "--steps",
-              str(STEPS), "--log", so + ".log", "--quiet", "--threads", "1"]
-             + feeds)
-        losses.append([json.loads(s)["loss"] for s in open(so + ".log")])
-    return np.array(losses)
-
-
-def distance(got, want):
-    d = np.abs(np.array(got) - want) / want
-    return f"{d.mean():.2e} {d.max():.2e}"
 
 
 # ---- bytes ------------------------------------------------------------------
@@ -363,35 +126,6 @@ def compile_(program, folder, name, precision, rate, *more):
     return so
 
 
-def compare(name, programs, precision, runs, placement):
-    make, data, rate = MODELS[name]
-    batches = [data(torch.Generator().manual_seed(r)) for r in range(runs)]
-    with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(1)
-        model = WithLoss(make()).train()
-        export(model, batches[0], folder, True)
-        os.symlink(os.path.abspath(programs[0]), f"{folder}/ampc")
-        for r, (x, t) in enumerate(batches):
-            np.save(f"{folder}/{r}.x.npy", x.numpy().reshape(-1, *x.shape[2:]))
-            np.save(f"{folder}/{r}.target.npy",
-                    t.numpy().reshape(-1, *t.shape[2:]))
-        want = module_losses(compile_(programs[0], folder, "fp32", "fp32",
-                                      rate), folder, runs)
-        for i, program in enumerate(programs):
-            so = compile_(program, folder, f"low{i}", precision, rate,
-                          "--placement", placement)
-            moved, *least = step_bytes(program, so)
-            got = module_losses(so, folder, runs)
-            print(f"{name:9} {program[-24:]:24} {moved / 1e6:8.2f} "
-                  + " ".join(f"{100 * (moved / b - 1):6.2f} %" for b in least)
-                  + f"  {distance(got, want)}",
-                  flush=True)
-    fp32 = np.array([torch_losses(make, b, rate, None) for b in batches])
-    got = [torch_losses(make, b, rate, LOW[precision]) for b in batches]
-    print(f"{name:9} {'PyTorch autocast':24} {'':26}  {distance(got, fp32)}",
-          flush=True)
-
-
 # ---- the table ---------------------------------------------------------------
 
 def torch_trace(make, start, data, rate, low=None, states=None):
@@ -426,7 +160,10 @@ def module_trace(program, so, folder, data, start, states=None):
               "--log", so + ".log", "--quiet", "--threads", "1", "--load",
               f"{folder}/w.safetensors"] + [w for n in ("x", "target") for w in
                                             ("--feed", f"{n}={folder}/{n}.npy")])
-        return [json.loads(s)["loss"] for s in open(so + ".log")]
+        with open(so + ".log") as f:  # null: not finite; other lines: spikes
+            lines = [json.loads(s) for s in f]
+        return [np.nan if s["loss"] is None else s["loss"] for s in lines
+                if "loss" in s]
     if states:
         return np.array([run(i, 1, w)[0] for i, w in enumerate(states)])
     return np.array(run(0, STEPS, start))
@@ -447,17 +184,19 @@ def export(model, data, folder, dynamo):
 
 
 def largest(got, want):
-    return max(np.abs((g - w) / w).max() for g, w in zip(got, want))
+    """Not a number if a loss is none."""
+    return np.max([np.abs((g - w) / w).max() for g, w in zip(got, want)])
 
 
 FLOOR = 5e-4  # of autocast's distance
 
 
 class Draw:
-    """Data and weights of a seed: runs that begin 1e-6 apart, and how far
-    autocast's losses are from those of fp32 in them."""
+    """Data and weights of a seed: runs that begin 1e-6 apart, their losses in
+    PyTorch's fp32, and how far autocast's are from these.  Free: no run loads
+    weights of another after it has begun."""
 
-    def __init__(self, name, seed, runs, precisions=tuple(LOW)):
+    def __init__(self, name, seed, runs, precisions=tuple(LOW), free=False):
         make, data, rate = MODELS[name]
         self.data = data(torch.Generator().manual_seed(seed))
         torch.manual_seed(seed + 1)
@@ -468,11 +207,13 @@ class Draw:
                                 if v.is_floating_point() else v.clone()
                                 for k, v in self.model.state_dict().items()})
         traces = [torch_trace(make, s, self.data, rate) for s in self.starts]
-        self.forced = [t[1] if name in FORCED else None for t in traces]
+        self.forced = [t[1] if name in FORCED and not free else None
+                       for t in traces]
+        self.full = [t[0] for t in traces]
         self.theirs = {p: largest([torch_trace(make, s, self.data, rate, LOW[p],
                                                f)[0]
                                    for s, f in zip(self.starts, self.forced)],
-                                  [t[0] for t in traces]) for p in precisions}
+                                  self.full) for p in precisions}
 
     def losses(self, program, so, folder):
         return [module_trace(program, so, folder, self.data, s, w)
@@ -529,6 +270,44 @@ def draws(name, program, runs, n, precision, placements):
                       "| " + " ".join(f"{x:.2f}" for x in r) + " |", flush=True)
 
 
+def compare(name, programs, precision, n, placement, alone):
+    """A row for each program, and autocast's."""
+    all_ = [Draw(name, seed, 1, [] if alone else [precision], free=True)
+            for seed in range(n)]
+    first = None
+    with tempfile.TemporaryDirectory() as folder:
+        export(all_[0].model, all_[0].data, folder, True)
+        for program in programs:
+            so = module(os.path.abspath(program), folder, name, precision,
+                        placement)
+            moved, *least = step_bytes(program, so)
+            far = np.array([largest(d.losses(program, so, folder), d.full)
+                            for d in all_])
+            first = far if first is None else first
+            print(f"{name:9} {program[-24:]:24} {moved / 1e6:8.2f} " +
+                  " ".join(f"{100 * (moved / b - 1):6.2f} %" for b in least) +
+                  f"  {spread(far, first)}", flush=True)
+    if alone:
+        return
+    far = np.array([d.theirs[precision] for d in all_])
+    print(f"{name:9} {'PyTorch autocast':24} {'':26}  {spread(far, first)}",
+          flush=True)
+
+
+def spread(far, first):
+    """Of one distance a draw, and of the first program's distances."""
+    ok = np.isfinite(far) & np.isfinite(first)
+    lost = f"  {(~np.isfinite(far)).sum()} of {len(far)} draws not finite"
+    lost = lost if not np.isfinite(far).all() else ""
+    if not ok.any():
+        return f"{'-':8} {'-':8} {'-':14}" + lost
+    log = np.log(far[ok] / first[ok])
+    ratio = np.exp(log.mean())
+    error = ratio * log.std(ddof=1) / len(log)**.5 if len(log) > 1 else np.nan
+    return (f"{np.exp(np.log(far[ok]).mean()):.2e} {far[ok].max():.2e} "
+            f"{ratio:.3f} (+- {error:.3f})" + lost)
+
+
 def starts(name, program, n, precision, placements):
     """Both from the same weights before each step, over n data sets and weights;
     the ratio of each, whose logarithms have a mean and its standard error."""
@@ -563,6 +342,68 @@ def starts(name, program, n, precision, placements):
               f"{n} at most 1", flush=True)
 
 
+def stored(program, so):
+    casts = json.loads(ampc([program, "inspect", so, "--casts", "--json"]))
+    train = next(p for p in casts if p["program"] == "train")
+    return {v["value"]: (v["type"], v["why"]) for v in train["values"]
+            if v["part"] != "update"}
+
+
+def values(name, programs, precision, placement):
+    make, data, _ = MODELS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(1)
+        export(WithLoss(make()).train(), data(torch.Generator().manual_seed(0)),
+               folder, True)
+        first, last = (stored(p, module(p, folder, name, precision, placement))
+                       for p in (programs[0], programs[-1]))
+    none = ("not stored", "")
+    other = [v for v in sorted(set(first) | set(last))
+             if first.get(v, none)[0] != last.get(v, none)[0]]
+    print(f"{name} {precision}: {len(other)} of {len(last)} values")
+    for v in other:
+        print(f"  {v}: " + "; then ".join(" ".join(x.get(v, none)).strip()
+                                         for x in (first, last)), flush=True)
+
+
+def processor_time(command):
+    def spent():
+        u = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return u.ru_utime + u.ru_stime
+    before = spent()
+    ampc(command)
+    return spent() - before
+
+
+def times(name, programs, precision, rounds, placement):
+    make, data, _ = MODELS[name]
+    batches = data(torch.Generator().manual_seed(0))
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(1)
+        export(WithLoss(make()).train(), batches, folder, True)
+        runs = []
+        for i, program in enumerate(programs):
+            so = f"{folder}/{i}.so"
+            os.rename(module(program, folder, name, precision, placement), so)
+            runs.append([os.path.abspath(program), "run", so, "--device", "cpu",
+                         "--quiet", "--threads", "1"])
+        for n, v in zip(("x", "target"), batches):
+            np.save(f"{folder}/{n}.npy", v.numpy().reshape(-1, *v.shape[2:]))
+            for r in runs:
+                r += ["--feed", f"{n}={folder}/{n}.npy"]
+        once = processor_time(runs[0] + ["--steps", str(STEPS)])
+        more = STEPS * max(4, min(400, round(2 / max(once, .01))))  # seconds
+        spent = np.array([[(processor_time(r + ["--steps", str(STEPS + more)]) -
+                            processor_time(r + ["--steps", str(STEPS)])) / more
+                           for r in runs] for _ in range(rounds)])
+    for i, program in enumerate(programs):
+        low, middle, high = np.quantile(spent[:, i] / spent[:, 0],
+                                        [.25, .5, .75])
+        print(f"{name:9} {precision} {program[-24:]:24} "
+              f"{1e3 * np.median(spent[:, i]):9.3f} ms  {middle:.3f} "
+              f"({low:.3f} to {high:.3f})", flush=True)
+
+
 def far(low, full):
     """Root mean square of the relative distances of a run's losses."""
     return np.sqrt(np.mean(np.square((low - full) / full)))
@@ -572,9 +413,13 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--precision", choices=sorted(LOW), default="bf16")
     p.add_argument("--runs", type=int, default=6)
+    p.add_argument("--draws", type=int, default=6)
+    p.add_argument("--alone", action="store_true")
     p.add_argument("--table", action="store_true")
+    p.add_argument("--ratios", action="store_true")
     p.add_argument("--starts", type=int)
-    p.add_argument("--draws", type=int)
+    p.add_argument("--times", type=int)
+    p.add_argument("--values", action="store_true")
     p.add_argument("--placement", action="append", default=[])
     p.add_argument("ampc")
     p.add_argument("names", nargs="*")
@@ -582,7 +427,7 @@ def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     placements = a.placement or ["exact"]
-    if a.draws:
+    if a.ratios:
         print(f"| model | placement | ratio | least | largest | at most 1 of "
               f"{a.draws} | each |\n|" + "---|" * 7)
         for name in a.names or MODELS:
@@ -594,17 +439,28 @@ def main():
             starts(name, os.path.abspath(a.ampc), a.starts, a.precision,
                    placements)
         return
+    if a.values:
+        for name in a.names or MODELS:
+            values(name, a.ampc.split(","), a.precision, placements[0])
+        return
+    if a.times:
+        print(f"{'model':9} {'':4} {'program':24} {'a step':>12}  of the first's "
+              "(quartiles)")
+        for name in a.names or MODELS:
+            times(name, a.ampc.split(","), a.precision, a.times, placements[0])
+        return
     if a.table:
         print("| model | precision | ampc apart | autocast apart | ratio "
               "| kept MB | kept MB fp32 | ratio |\n|" + "---|" * 8)
         for name in a.names or MODELS:
             table(name, os.path.abspath(a.ampc), a.runs, placements[0])
         return
-    print(f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8} "
-          f"{'streams':>8}  "
-          f"{'mean':8} {'largest':8}")
+    print(f"{a.precision}, {a.draws} draws of weights and data, {STEPS} steps\n"
+          f"{'model':9} {'program':24} {'MB/step':>8} {'above':>8} "
+          f"{'streams':>8}  {'mean':8} {'largest':8} of the first's")
     for name in a.names or MODELS:
-        compare(name, a.ampc.split(","), a.precision, a.runs, placements[0])
+        compare(name, a.ampc.split(","), a.precision, a.draws, placements[0],
+                a.alone)
 
 
 if __name__ == "__main__":
