@@ -4,16 +4,18 @@
      x - max(x) is at most 0
      a sum of exp(x - max(x)) is at least 1, since one term is
      |d| / sqrt(mean(d * d) + eps) is at most sqrt(n) for n elements
-   Rounding keeps order, so that a bound that its type represents holds for
-   rounded values; the third fact gets room for the rounding of d. */
+   Rounding keeps order, so that the rounded bound holds for rounded values. The
+   facts see through casts only as far as each of them says. */
 #include "passes/common/bounds.h"
 
 #include <math.h>
 
 #include "passes/rewrite.h"
 
-/* A norm's elements may be rounded to 8 bits after its sum. */
+/* A norm's elements and its mean may be rounded to 8 significant bits. */
 #define NORM_ROOM (1 + 1.0 / 64)
+/* fp32 sums of n terms are larger than exact ones by less than n times this. */
+#define SUM_ROOM 0x1p-23
 
 typedef struct Interval {
     double lo, hi;
@@ -60,27 +62,47 @@ static Interval inverse(Interval x) {
 
 /* ---- the three facts ----------------------------------------------------- */
 
+/* Casts that a fact sees through. */
+typedef enum Casts {
+    ANY_FLOAT, /* 1 stays 1 */
+    NEAR,      /* to 8 significant bits and more, in fp32's range */
+    EXACT      /* to a type that has all numbers of the other */
+} Casts;
+
+static bool sees_through(const Graph *g, const Node *n, Casts casts) {
+    if (n->fn || n->op != OP_CAST) return !n->fn && n->op == OP_EXPAND;
+    DType a = value_dtype(g, n->in[0]), b = value_dtype(g, n->out[0]);
+    const DTypeInfo *from = &dtype_info[a], *to = &dtype_info[b];
+    if (!dtype_is_float(a) || !dtype_is_float(b)) return false;
+    if (casts == ANY_FLOAT) return true;
+    bool exact = to->mantissa >= from->mantissa && to->most >= from->most &&
+                 to->least <= from->least;
+    bool near = to->mantissa >= 8 && to->most >= from->most / 2 &&
+                to->least <= from->least;
+    return exact || (casts == NEAR && near);
+}
+
 /* The value of which v is a cast or an expansion. */
-static ValueId behind(const Graph *g, ValueId v) {
+static ValueId behind(const Graph *g, ValueId v, Casts casts) {
     const Node *n;
-    while ((n = value_maker(g, v)) && !n->fn &&
-           (n->op == OP_CAST || n->op == OP_EXPAND))
-        v = n->in[0];
+    while ((n = value_maker(g, v)) && sees_through(g, n, casts)) v = n->in[0];
     return v;
 }
 
-static const Node *maker_behind(const Graph *g, ValueId v, OpCode op) {
-    const Node *n = value_maker(g, behind(g, v));
+static const Node *maker_behind(const Graph *g, ValueId v, OpCode op,
+                                Casts casts) {
+    const Node *n = value_maker(g, behind(g, v, casts));
     return n && !n->fn && n->op == op ? n : NULL;
 }
 
 static bool same_behind(const Graph *g, ValueId x, ValueId y) {
-    return same_value(behind(g, x), behind(g, y));
+    return same_value(behind(g, x, NEAR), behind(g, y, NEAR));
 }
 
 /* The reduction that computes v and keeps its reduced axes as 1. */
-static const Node *reduction_behind(const Graph *g, ValueId v, OpCode op) {
-    const Node *n = maker_behind(g, v, op);
+static const Node *reduction_behind(const Graph *g, ValueId v, OpCode op,
+                                    Casts casts) {
+    const Node *n = maker_behind(g, v, op, casts);
     bool keeps =
         n && value_type(g, n->in[0])->rank == value_type(g, n->out[0])->rank;
     return keeps ? n : NULL;
@@ -90,15 +112,16 @@ static const Node *reduction_behind(const Graph *g, ValueId v, OpCode op) {
 static const Node *largest_taken(const Graph *g, ValueId v) {
     const Node *n = value_maker(g, v);
     if (!n || n->fn || n->op != OP_SUB) return NULL;
-    const Node *most = reduction_behind(g, n->in[1], OP_REDUCE_MAX);
+    const Node *most = reduction_behind(g, n->in[1], OP_REDUCE_MAX, EXACT);
     return most && same_value(most->in[0], n->in[0]) ? most : NULL;
 }
 
 /* The number of elements of which v is the mean of squares of d; 0: it is
    something else. */
 static double squares_in_mean(const Graph *g, ValueId v, ValueId d) {
-    const Node *mean = reduction_behind(g, v, OP_REDUCE_MEAN);
-    const Node *squares = mean ? maker_behind(g, mean->in[0], OP_MUL) : NULL;
+    const Node *mean = reduction_behind(g, v, OP_REDUCE_MEAN, NEAR);
+    const Node *squares =
+        mean ? maker_behind(g, mean->in[0], OP_MUL, NEAR) : NULL;
     if (!squares || !same_behind(g, squares->in[0], d) ||
         !same_behind(g, squares->in[1], d))
         return 0;
@@ -108,8 +131,9 @@ static double squares_in_mean(const Graph *g, ValueId v, ValueId d) {
 
 /* d * rsqrt(mean(d * d) + eps), eps above 0: the largest magnitude. */
 static double norm_bound(const Bounds *b, ValueId d, ValueId r) {
-    const Node *root = maker_behind(b->g, r, OP_RSQRT);
-    const Node *shifted = root ? maker_behind(b->g, root->in[0], OP_ADD) : NULL;
+    const Node *root = maker_behind(b->g, r, OP_RSQRT, NEAR);
+    const Node *shifted =
+        root ? maker_behind(b->g, root->in[0], OP_ADD, NEAR) : NULL;
     double eps, n = 0;
     for (int k = 0; shifted && k < 2; k++)
         if (value_is_splat(b->g, shifted->in[1 - k], &eps) && eps > 0)
@@ -121,16 +145,18 @@ static Interval multiplied(const Bounds *b, const Node *n) {
     ValueId x = n->in[0], y = n->in[1];
     double most = fmin(norm_bound(b, x, y), norm_bound(b, y, x));
     if (isfinite(most)) return (Interval){-most, most};
-    if (same_behind(b->g, x, y)) return square(b->of[x.i]);
+    if (same_behind(b->g, x, y)) return square(hull(b->of[x.i], b->of[y.i]));
     return interval_product(b->of[x.i], b->of[y.i]);
 }
 
 static Interval interval_of_sum(const Bounds *b, const Node *n) {
     Interval x = b->of[n->in[0].i];
-    const Node *e = maker_behind(b->g, n->in[0], OP_EXP);
+    const Node *e = maker_behind(b->g, n->in[0], OP_EXP, ANY_FLOAT);
     double count = (double)value_count(b->g, n->in[0]) /
                    (double)value_count(b->g, n->out[0]);
     Interval all = {corner(count, x.lo), corner(count, x.hi)};
+    all.lo -= fabs(corner(all.lo, count * SUM_ROOM));
+    all.hi += fabs(corner(all.hi, count * SUM_ROOM));
     const Node *most = e ? largest_taken(b->g, e->in[0]) : NULL;
     if (most && shape_equal(value_type(b->g, most->out[0]),
                             value_type(b->g, n->out[0])))
@@ -194,7 +220,13 @@ static Interval interval_of(const Bounds *b, const Node *n) {
     return anything;
 }
 
-static Interval or_anything(Interval x) { return x.lo <= x.hi ? x : anything; }
+/* Rounded to the dtype of the value, as its elements are. */
+static Interval stored_interval(const Graph *g, ValueId v, Interval x) {
+    DType d = value_dtype(g, v);
+    if (!(x.lo <= x.hi)) return anything;
+    if (!dtype_is_float(d)) return x;
+    return (Interval){dtype_nearest(d, x.lo), dtype_nearest(d, x.hi)};
+}
 
 static Interval of_leaf(const Graph *g, ValueId v) {
     double c;
@@ -211,7 +243,8 @@ const double *bounds_find(const Graph *g, Arena *a) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nout; k++)
             if (value_dtype(g, n->out[k]) != DT_BOOL)
-                b.of[n->out[k].i] = or_anything(interval_of(&b, n));
+                b.of[n->out[k].i] =
+                    stored_interval(g, n->out[k], interval_of(&b, n));
     }
     for (int v = 0; v < g->values.len; v++)
         most[v] = fmax(fabs(b.of[v].lo), fabs(b.of[v].hi));
