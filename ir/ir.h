@@ -189,6 +189,7 @@ typedef struct Graph {
     VEC(const char *)
     attention; /* for each attention, after pass attend: why it is not fused;
                   NULL: it is one node */
+    bool rounds_weights; /* it reads no 16-bit copies (pass masters) */
     int64_t rows_at_once, rows_all; /* number of chunks of a loss that pass
                                        stream cut, else 0 */
     int64_t arena_bytes;            /* PLANNED */

@@ -281,7 +281,7 @@ static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {
     ValueId v = n->out[0];
     DType d = value_dtype(l->g, v);
     int i = 0;
-    if (op_info[n->op].amp == AMP_LOW) {
+    if (op_info[n->op].amp == AMP_LOW || n->op == OP_MATMUL_QUANTIZED) {
         s->products++;
         s->low_products += dtype_is_low(value_dtype(l->g, n->in[0]));
         s->f8_products += reads_f8(l->g, n->in[0]);

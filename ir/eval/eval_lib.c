@@ -181,6 +181,7 @@ Status eval_matmul(EvalCx *cx) {
 static double quantized_at(const EvalCx *cx, int q, int64_t i) {
     int code = (int)attr_int(cx->n, AK_code);
     const int64_t *codes = cx->in[q]->i;
+    if (code == QUANTIZED_F32) return cx->in[q]->f[i];
     double level = code == QUANTIZED_INT8
                        ? (double)codes[i]
                        : (double)quantized_level4(

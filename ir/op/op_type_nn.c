@@ -62,12 +62,26 @@ Status ty_widen_quantized(TypeCtx *cx) {
     return type_result(cx, 0, &t);
 }
 
+/* The type of the weight of a matrix multiplication, which may be f32. */
+static Status weight_type(TypeCtx *cx, Type *out) {
+    bool f32 = attr_int(cx->n, AK_code) == QUANTIZED_F32;
+    if (cx->n->nin != (f32 ? 2 : 3))
+        return type_error(cx, "code %lld has %s scales",
+                          (long long)attr_int(cx->n, AK_code),
+                          f32 ? "no" : "f32");
+    if (!f32) return quantized_type(cx, 1, out);
+    *out = *cx->ins[1];
+    if (out->dtype == DT_F32) return OK;
+    return type_error(cx, "the weight is %s, code %d wants f32", TXT(out),
+                      QUANTIZED_F32);
+}
+
 Status ty_matmul_quantized(TypeCtx *cx) {
     const Type *x = cx->ins[0];
     bool tb = attr_int(cx->n, AK_trans_b);
     Type w, y = *x;
     TRY(type_want(cx, WANT_FLOAT, 0));
-    TRY(quantized_type(cx, 1, &w));
+    TRY(weight_type(cx, &w));
     if (x->rank < 2 || w.rank != 2)
         return type_error(cx, "operands %s and %s, wants rank 2 or more, and 2",
                           TXT(x), TXT(&w));

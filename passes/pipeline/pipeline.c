@@ -89,6 +89,8 @@ const PassRow pipeline[] = {
      "attention reads and writes heads beside rows"},
     {"quantize", pass_quantize, PASS_TARGET, STAGE_PRIMITIVE,
      "products and norms read quantized weights as they are stored"},
+    {"masters", pass_masters, PASS_TARGET, STAGE_PRIMITIVE,
+     "CPU: products round fp32 weights and keep no 16-bit copies"},
     {"reduce", pass_reduce, PASS_TARGET, STAGE_PRIMITIVE,
      "reductions in stages"},
     {"align", pass_align, PASS_TARGET, STAGE_PRIMITIVE,

@@ -266,6 +266,8 @@ static ampc_status do_read_variable(ampc_session *s, const char *name,
     if (status != AMPC_OK) return status;
     const PlanVar *p = &s->m->vars[v];
     status = out_fits(s, name, p->dtype, p->bytes, out);
+    if (status == AMPC_OK && p->kind == PLAN_SHADOW)
+        status = session_refresh(s);
     if (status != AMPC_OK) return status;
     return out_get(s, var_ref((uint32_t)v, 0), out, 0, p->bytes);
 }
@@ -355,10 +357,12 @@ static bool uses_files(const ampc_session *s) {
 }
 
 /* Files need the first values that program refresh gives to parameters. With
-   shards it runs whenever weights were read. */
+   shards it runs whenever weights were read; where programs train without
+   copies it gives none. */
 static ampc_status before_saving(ampc_session *s, const char *path) {
     ampc_status status = need_path(s, path);
-    return status == AMPC_OK && !s->shards ? session_refresh(s) : status;
+    bool runs = !s->shards && !session_on_masters(s, PROG_TRAIN);
+    return status == AMPC_OK && runs ? session_refresh(s) : status;
 }
 
 static ampc_status api_save(ampc_session *s, const char *path) {

@@ -89,15 +89,16 @@ static const char *kind_of(const PlanVar *v) {
 /* Sets x->origin if a variable of that *kind is not finite. */
 static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
                                const char **kind) {
-    for (size_t k = 0; k < NKIND; k++)
+    ampc_status status = session_refresh(s); /* copies may be outdated */
+    for (size_t k = 0; k < NKIND && status == AMPC_OK; k++)
         for (uint32_t i = 0; i < s->m->nvar; i++) {
             const PlanVar *v = &s->m->vars[i];
             if (v->kind != kinds[k].kind || !is_float_dtype(v->dtype)) continue;
-            ampc_status status = search_var(s, i, x);
+            status = search_var(s, i, x);
             *kind = kinds[k].text;
             if (status != AMPC_OK || x->origin) return status;
         }
-    return AMPC_OK;
+    return status;
 }
 
 /* ---- what to do ---------------------------------------------------------- */

@@ -215,6 +215,8 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
+/* True if the program reads and writes no 16-bit copies (PlanRun.masters). */
+bool session_on_masters(const ampc_session *s, ProgramId id);
 /* Checks inputs, binds them, refreshes outdated 16-bit copies, and runs the
    program. All failures except the device's happen before anything runs. */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quantized_isa.c: quantised weights (quantized.h), widened as a whole or by
-   matrix products while they pack a piece. */
+   matrix products while they pack a piece, which round fp32 weights, too. */
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/gemm.h"
@@ -33,7 +33,8 @@ static void weight_of(int64_t code, const void *q, const void *scale,
     to->code = code;
     to->q = q;
     to->scale = scale;
-    if (code != QUANTIZED_INT8) levels_of(code, &to->levels);
+    if (code == QUANTIZED_INT4 || code == QUANTIZED_NF4)
+        levels_of(code, &to->levels);
 }
 
 /* n elements of one block from element i on. */
@@ -98,8 +99,13 @@ void ISA(widen_quantized)(AmpcPool *pool, const LibWidenQuantized *p,
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Elements of B while it is packed: some rows of all columns of an item. */
+/* Elements of B while it is packed: some rows of all columns of an item, twice
+   as many of 16 bits. */
 enum { PIECE_K = 32, PIECE_N = 432 };
+
+static int64_t piece_rows(const LibGemmQuantized *p) {
+    return p->a_dtype == AMPC_F32 ? PIECE_K : 2 * PIECE_K;
+}
 
 typedef struct Right {
     GemmMade made;
@@ -114,13 +120,17 @@ static PackSrc piece_of(const Right *r, int64_t n0, int64_t n, int64_t k0,
     const LibGemmQuantized *p = r->p;
     int along_k = p->b_rs == 1, dtype = (int)p->a_dtype;
     int64_t lines = along_k ? n : k, length = along_k ? k : n;
-    int64_t ld = along_k ? PIECE_K : PIECE_N;
+    int64_t ld = along_k ? piece_rows(p) : PIECE_N;
     float x[PIECE_N];
     for (int64_t i = 0; i < lines; i++) {
         int64_t at =
             along_k ? (n0 + i) * p->b_cs + k0 : (k0 + i) * p->b_rs + n0;
-        widen_elements(&r->w, at, length, x);
-        narrow(piece, dtype, i * ld, x, length);
+        const float *from = x;
+        if (p->code == QUANTIZED_F32)
+            from = (const float *)r->w.q + at;
+        else
+            widen_elements(&r->w, at, length, x);
+        narrow(piece, dtype, i * ld, from, length);
     }
     return (PackSrc){piece, dtype, along_k ? 1 : ld, along_k ? ld : 1};
 }
@@ -130,9 +140,10 @@ static void pack_right(const GemmMade *b, int kind, float *dst, int64_t n0,
                        int64_t k_all) {
     const Right *r = (const Right *)b;
     float piece[PIECE_K * PIECE_N];
-    int64_t all = block_length(kind, k), unit = kind ? PIECE_K / 2 : PIECE_K;
+    int64_t rows = piece_rows(r->p), unit = kind ? rows / 2 : rows;
+    int64_t all = block_length(kind, k);
     for (int64_t i = 0; i < all; i += unit) {
-        int64_t from = kind ? 2 * i : i, real = min64(PIECE_K, k - from);
+        int64_t from = kind ? 2 * i : i, real = min64(rows, k - from);
         PackSrc s = piece_of(r, n0, n, k0 + from, max64(real, 0), piece);
         panel_pack_b(kind, dst, &s, to + i, min64(unit, all - i), k_all, n,
                      max64(real, 0));

@@ -11,7 +11,9 @@
 template <int CODE, class Q>
 __device__ float quantized_at(const Q *q, const float *scale, long long i) {
     float level;
-    if constexpr (CODE == QUANTIZED_INT8) {
+    if constexpr (CODE == QUANTIZED_F32) {
+        return q[i];
+    } else if constexpr (CODE == QUANTIZED_INT8) {
         level = (float)q[i];
     } else {
         unsigned bits = q[i / 2] >> i % 2 * 4 & 15;

@@ -179,7 +179,10 @@ ampc_status weights_init(ampc_session *s) {
     ampc_status status = AMPC_OK;
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         const PlanVar *v = &s->m->vars[i];
-        if (v->kind == PLAN_GRAD || is_drawn(v)) continue;
+        /* its pages stay untouched until program refresh runs */
+        bool later =
+            v->kind == PLAN_SHADOW && session_on_masters(s, PROG_TRAIN);
+        if (v->kind == PLAN_GRAD || is_drawn(v) || later) continue;
         if (v->init < 0)
             status = fill(s, i);
         else

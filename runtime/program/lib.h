@@ -63,6 +63,7 @@ enum {
     LIB_F32 = 1 << AMPC_F32,
     LIB_TAP = 1 << AMPC_I8 | 1 << AMPC_I32,
     LIB_BYTE = 1 << AMPC_U8 | 1 << AMPC_I8,
+    LIB_WEIGHT = LIB_BYTE | LIB_F32,
     LIB_INT = 1 << AMPC_U8 | 1 << AMPC_I8 | 1 << AMPC_U16 | 1 << AMPC_I16 |
               1 << AMPC_U32 | 1 << AMPC_I32 | 1 << AMPC_U64 | 1 << AMPC_I64,
     LIB_FLOAT32 = 1 << AMPC_F16 | 1 << AMPC_BF16 | 1 << AMPC_F32,

@@ -192,8 +192,11 @@ typedef struct PlanProgram {
 typedef struct PlanRun {
     uint32_t step0, nstep; /* range of PlanTarget.steps */
     uint32_t out0;         /* PlanTarget.refs: addresses of its outputs */
-    uint64_t arena;        /* bytes                                         */
-    double flops;          /* FLOPs of its matrix products and convolutions */
+    uint32_t masters; /* not 0: it reads and writes fp32 weights alone, so that
+                         16-bit copies are not needed before it and are
+                         outdated after it (pass masters) */
+    uint64_t arena;   /* bytes                                         */
+    double flops;     /* FLOPs of its matrix products and convolutions */
 } PlanRun;
 
 /* All programs for one target. */

@@ -6,7 +6,10 @@
      QUANTIZED_INT4  -7 .. 7 as 1 .. 15, two in a byte, the first in its low
                      half; scale = largest magnitude / 7
      QUANTIZED_NF4   NF4_LEVELS, two in a byte; scale = largest magnitude
-   Zero is exact in all.  CPU and GPU kernels read this file, too.            */
+   Zero is exact in all.  A weight of a matrix multiplication may also be
+     QUANTIZED_F32   fp32 elements without a scale, which the routine rounds to
+                     the dtype of the other operand.  CPU and GPU kernels read
+   this file, too.            */
 #ifndef AMPC_QUANTIZED_H
 #define AMPC_QUANTIZED_H
 
@@ -16,6 +19,7 @@
 #define QUANTIZED_INT4  1
 #define QUANTIZED_NF4   2
 #define QUANTIZED_CODES 3
+#define QUANTIZED_F32   3 /* no code of a stored weight */
 
 /* The 4-bit NormalFloat of QLoRA (Dettmers et al. 2023), rounded like
    bitsandbytes. */

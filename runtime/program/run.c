@@ -363,20 +363,26 @@ static ampc_status run_program(ampc_session *s, int program,
     return b->end(s, program, status);
 }
 
+bool session_on_masters(const ampc_session *s, ProgramId id) {
+    return s->program[id] >= 0 && s->plan->runs[s->program[id]].masters;
+}
+
 ampc_status session_prepare(ampc_session *s, ProgramId id) {
     int refresh = s->program[PROG_REFRESH];
     ampc_status status = s->backend->prepare(s, s->program[id]);
-    if (status == AMPC_OK && s->stale && refresh >= 0)
+    if (status == AMPC_OK && s->stale && refresh >= 0 &&
+        !session_on_masters(s, id))
         status = s->backend->prepare(s, refresh);
     return status;
 }
 
 ampc_status session_refresh(ampc_session *s) {
-    int refresh = s->program[PROG_REFRESH];
+    int refresh = s->program[PROG_REFRESH], last = s->last;
     ampc_status status = AMPC_OK;
     if (s->stale && refresh >= 0) {
         status = s->backend->prepare(s, refresh);
         if (status == AMPC_OK) status = run_program(s, refresh, NULL);
+        s->last = last; /* its outputs can still be read */
     }
     if (status == AMPC_OK) s->stale = false;
     return status;
@@ -388,8 +394,10 @@ ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
     ampc_status status =
         inputs_check(s, &s->m->programs[program], in, nin, s->addr);
     if (status == AMPC_OK) status = session_prepare(s, id);
-    if (status == AMPC_OK) status = session_refresh(s);
+    if (status == AMPC_OK && !session_on_masters(s, id))
+        status = session_refresh(s);
     if (status != AMPC_OK) return status;
+    s->stale |= session_on_masters(s, id);
     if (nin) s->fed = program;
     return run_program(s, program, s->addr);
 }

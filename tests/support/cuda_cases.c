@@ -31,6 +31,7 @@ static void gemm_quantized_bufs(const LibGemmQuantized *g, CudaBuf *b) {
     b[0] = (CudaBuf){g->a_dtype, g->m * g->k, NULL};
     b[1] = (CudaBuf){g->q_dtype, g->k * g->n, NULL};
     b[2] = (CudaBuf){g->scale_dtype, quantized_blocks(g->k * g->n), NULL};
+    if (g->code == QUANTIZED_F32) b[2].count = -1;
     b[3] = (CudaBuf){g->c_dtype, g->m * g->n, NULL};
 }
 
@@ -157,7 +158,17 @@ LoweredStep cuda_case_step(const CudaCase *c) {
                     .c_dtype = a)                                              \
     }
 
+#define ROUNDED(name, m_, n_, k_, tb, a)                                       \
+    {                                                                          \
+        name, PLAN_LIB_GEMM_QUANTIZED,                                         \
+            PRODUCT(gemm_quantized, m_, n_, k_, tb, .code = QUANTIZED_F32,     \
+                    .a_dtype = a, .q_dtype = F32, .scale_dtype = F32,          \
+                    .c_dtype = a)                                              \
+    }
+
 static const CudaCase gemm_cases[] = {
+    ROUNDED("rounded", 33, 70, 67, 0, BF16),
+    ROUNDED("rounded transposed", 65, 19, 130, 1, F16),
     QUANTIZED("codes", 33, 70, 67, 0, F32),
     QUANTIZED("codes transposed", 65, 19, 130, 1, BF16),
     QUANTIZED("codes, f16", 7, 130, 64, 1, F16),
