@@ -28,7 +28,7 @@
 /* Products of fewer rows pack a weight longer than they multiply it. */
 #define LEAST_ROWS 64
 /* Fewer bytes of copies are not worth another kernel. */
-#define LEAST_BYTES ((int64_t)1 << 20)
+#define LEAST_BYTES ((int64_t)4 << 20)
 
 static bool trains_on_cpu(const Graph *g) {
     return g->target == TARGET_CPU &&

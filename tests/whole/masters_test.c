@@ -8,12 +8,12 @@
 #include "runtime/program/plan.h"
 #include "tests/support/compiled.h"
 
-enum { ROWS = 64, IN = 512, OUT = 1024, APART = 16 };
+enum { ROWS = 64, IN = 2048, OUT = 1024, APART = 16 };
 
 /* The loss adds up every 16th column of %x times %w. */
 static const char model[] =
-    "graph forward(%x: f32[64,512], %c: f32[64,1024]) {\n"
-    "  param %w: f32[512,1024] = 1\n"
+    "graph forward(%x: f32[64,2048], %c: f32[64,1024]) {\n"
+    "  param %w: f32[2048,1024] = 1\n"
     "  %y = matmul %x, %w : f32[64,1024]\n"
     "  %z = mul %y, %c : f32[64,1024]\n"
     "  %loss = reduce_sum %z {axes=[0,1], keepdims=0} : f32[]\n"
