@@ -554,69 +554,6 @@ void graph_drop_unneeded(Graph *g, uint32_t first, int start,
    results, and on nothing of this process. */
 uint64_t graph_hash(const Graph *g);
 
-/* ---- type rules ---------------------------------------------------------- */
-
-/* A type rule fills out[] (defaults) given operands and attributes.  When
-   `given` dtypes are present, verify and build check the rule's freedom of
-   dtypes through `free_dtype`: set it for each result that may have any
-   float type instead of the default. */
-typedef struct TypeCtx {
-    const Node *n; /* op, counts and attributes; its values may not exist yet */
-    const Type **ins;   /* [nin], NULL: absent operand                        */
-    Type *out;          /* [nout] */
-    bool *free_dtype;   /* [nout] */
-    const Type *given;  /* [nout] or NULL: declared types (generators and
-                           casts need them) */
-    char msg[MSG_TEXT]; /* why it is wrong */
-} TypeCtx;
-
-/* ---- text ---------------------------------------------------------------- */
-
-void print_module(const Module *m, StrBuf *sb);
-void print_graph(const Graph *g, StrBuf *sb);
-/* Its line. */
-void print_node(const Graph *g, const Node *n, StrBuf *sb);
-/* Parses a text of graphs. Caret diagnostics. Types missing in the text are
-   inferred; given ones are checked. */
-Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
-                    size_t n, Module **out);
-
-/* A dimension that the command line sets before a text is read. */
-typedef struct DimBind {
-    Str name; /* a symbol, or an input's name when axis >= 0 */
-    int axis; /* -1: name is a symbol */
-    int64_t value;
-} DimBind;
-
-/* All sizes of a dimension that --dim gives several, in ascending order. */
-typedef struct DimSizes {
-    Str name; /* as in DimBind, whose value is the last size */
-    int axis;
-    VEC(int64_t) sizes;
-} DimSizes;
-
-typedef struct TextOptions {
-    const DimBind *dims;
-    int ndims;
-    int64_t seed; /* seed for initial values and dropout */
-    /* First dimension of the first input: batch overrides dims, batch_else
-       is used if dims do not name it; 0: not given. */
-    int64_t batch, batch_else;
-    /* Imports an ONNX file for inputs of types in[0..n), for `def .. =
-       onnx("FILE")`; NULL: files cannot be imported. */
-    Status (*layer)(void *ctx, Str file, const TypeId *in, int n, Module **out);
-    void *ctx;
-} TextOptions;
-
-/* Parses a text with symbols, such as B in f32[B,4], that opt binds. */
-Status parse_model(Arena *a, Diag *d, const char *file, const char *text,
-                   size_t n, const TextOptions *opt, Module **out);
-/* Reads only settings, policy and onnx blocks of a text into a module
-   without graphs. A text with mistakes gives no blocks; parse_model reports
-   the mistakes. */
-void text_blocks(Arena *a, const char *file, const char *text, size_t n,
-                 Module **out);
-
 /* ---- verifier ------------------------------------------------------------ */
 
 typedef enum Stage {
@@ -633,39 +570,5 @@ typedef enum Stage {
 extern const char *const stage_text[];
 Status verify_graph(const Graph *g, Stage s, Diag *d);
 Status verify_module(const Module *m, Stage s, Diag *d);
-
-/* ---- interpreter --------------------------------------------------------- */
-
-/* Evaluates in double (integers in int64).  EVAL_STORAGE rounds every value
-   to its declared dtype (what compiled code does); EVAL_EXACT never rounds
-   (finite differences). */
-typedef enum EvalMode { EVAL_STORAGE, EVAL_EXACT } EvalMode;
-
-typedef struct EvalTensor {
-    TypeId type;
-    double *f;  /* float dtypes */
-    int64_t *i; /* bool and integer dtypes */
-} EvalTensor;
-
-typedef struct Evaluator Evaluator;
-Evaluator *eval_new(const Graph *g, Arena *a, EvalMode mode);
-/* Bind inputs/variables by value id before running; unbound variables take
-   their init; unbound inputs are an error. */
-void eval_bind(Evaluator *e, ValueId v, const EvalTensor *t);
-Status eval_run(Evaluator *e, Diag *d);
-const EvalTensor *eval_get(const Evaluator *e, ValueId v);
-EvalTensor *eval_from_tensor(Arena *a, const Tensor *t);
-Tensor *eval_to_tensor(Arena *a, const EvalTensor *t, TypeId as);
-EvalTensor *eval_tensor_new(Arena *a, TypeId t);
-/* Folding: evaluates one node from given operands. Fails with a message
-   (integer division by zero, ...). */
-Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
-                 const EvalTensor *const *in, EvalTensor **out, char *msg);
-/* The expression of an ELEM or REDUCE row without attributes; REDUCE: a is the
-   result so far, b the next element. */
-double eval_expr_f(OpCode op, double a, double b);
-double round_to_dtype(double v, DType d);
-/* False for a finite number that becomes infinite in that dtype. */
-bool dtype_can_hold(DType d, double v);
 
 #endif

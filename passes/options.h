@@ -6,6 +6,7 @@
 
 #include "ir/ir.h"
 #include "ir/graph/names.h"
+#include "ir/text/text.h"
 
 struct Fn;
 struct FnAttr;

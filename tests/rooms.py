@@ -6,10 +6,9 @@
     tests/rooms.py --picture  writes docs/internals/rooms.svg from rooms.txt
 
 rooms.txt lists the rooms, lowest first, and the allowed edges. A room may call a
-lower one that stands in its line. An edge upwards closes a circle: it has a line
-of its own with the reason why it is still there. An edge that is no longer
-needed fails the test too, so the list only shrinks. Inside a room at most three
-files call each other in a circle.
+lower one that stands in its line; no edge leads upwards, so there is no circle.
+An edge that is not needed fails the test too. Inside a room at most three files
+call each other in a circle.
 """
 import collections
 import os
@@ -26,21 +25,16 @@ FEW = 3  # files of the largest circle inside a room
 
 class Rooms:
     def __init__(self, path):
-        self.floor, self.down, self.up = {}, set(), {}
+        self.floor, self.down = {}, set()
         for number, line in enumerate(open(path), 1):
             line = line.split("#")[0].strip()
-            words = line.split(None, 2)
             if not line:
                 continue
-            if words[0] == "room":
-                name, _, calls = line[5:].partition(":")
-                self.floor[name.strip()] = len(self.floor)
-                self.down |= {(name.strip(), to) for to in calls.split()}
-            elif words[0] == "up":
-                edge, _, why = line[3:].partition(":")
-                self.up[tuple(edge.replace(">", " ").split())] = why.strip()
-            else:
+            if not line.startswith("room "):
                 sys.exit(f"{path}:{number}: {line}")
+            name, _, calls = line[5:].partition(":")
+            self.floor[name.strip()] = len(self.floor)
+            self.down |= {(name.strip(), to) for to in calls.split()}
 
 
 # ---- the objects ------------------------------------------------------------
@@ -141,17 +135,14 @@ def defects(graph, rooms):
         unknown = [r for r in edge if r not in rooms.floor]
         if unknown:
             yield f"{unknown[0]} is not a room of {LIST}"
-        elif edge not in rooms.down and edge not in rooms.up:
+        elif edge not in rooms.down:
             yield f"{edge[0]} may not call {edge[1]}: {example}"
-    for edge in sorted(rooms.down | set(rooms.up)):
+    for edge in sorted(rooms.down):
         if edge not in found:
             yield f"{edge[0]} > {edge[1]}: no call needs it, take it out"
     for a, b in sorted(rooms.down):
         if rooms.floor.get(a, 0) <= rooms.floor.get(b, 0):
-            yield f"{a} is not above {b}: a line `up` says why"
-    for (a, b), why in rooms.up.items():
-        if not why or rooms.floor.get(a, 0) >= rooms.floor.get(b, 0):
-            yield f"up {a} > {b}: without a reason, or not upwards"
+            yield f"{a} is not above {b}: it may not call it"
     for room in rooms.floor:
         own = {f: [t for t in to if room_of(t) == room]
                for f, to in graph.items() if room_of(f) == room}
@@ -168,6 +159,8 @@ def selftest():
     up = {"a/x.c": {"b/y.c": "f"}, "b/y.c": {"a/x.c": "g"}}
     assert any("a may not call b" in d for d in defects(up, rooms))
     assert any("no call needs it" in d for d in defects({}, rooms))
+    rooms.down |= {("a", "b")}
+    assert any("a is not above b" in d for d in defects(up, rooms))
     ring = {f"a/{i}.c": {f"a/{(i + 1) % 5}.c": "f"} for i in range(5)}
     rooms.down = set()
     assert any("5 files call in a circle" in d for d in defects(ring, rooms))
@@ -178,7 +171,7 @@ def selftest():
 # ---- the picture ------------------------------------------------------------
 
 def picture(rooms):
-    """Each room on the floor above all that it calls; circles are dashed."""
+    """Each room on the floor above all that it calls."""
     level = {}
     for room in rooms.floor:
         level[room] = max((level[b] + 1 for a, b in rooms.down if a == room),
@@ -194,12 +187,10 @@ def picture(rooms):
            f'height="{height}" font-family="sans-serif" font-size="13">',
            "<!-- Written by tests/rooms.py from tests/rooms.txt -->",
            f'<rect width="{width}" height="{height}" fill="white"/>']
-    lines = [(e, "#999", "") for e in sorted(rooms.down)]
-    lines += [(e, "#c00", ' stroke-dasharray="5 3"') for e in sorted(rooms.up)]
-    for (a, b), colour, dash in lines:
+    for a, b in sorted(rooms.down):
         (x, y), (u, v) = place[a], place[b]
         out.append(f'<line x1="{x + 70}" y1="{y + 15}" x2="{u + 70}" '
-                   f'y2="{v + 15}" stroke="{colour}"{dash}/>')
+                   f'y2="{v + 15}" stroke="#999"/>')
     for room, (x, y) in sorted(place.items()):
         out.append(f'<rect x="{x}" y="{y}" width="140" height="30" rx="4" '
                    'fill="#eef" stroke="#446"/>')

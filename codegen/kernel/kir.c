@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kir.c: building and reading kernels; the set of kernels of a module. */
 #include "codegen/kernel/kir.h"
+#include "ir/eval/evaluate.h"
 
 #include <math.h>
 #include <stdio.h>

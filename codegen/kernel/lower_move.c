@@ -2,6 +2,7 @@
 /* lower_move.c: indices as affine functions of the loops, and the index maps
    of the MOVE ops. */
 #include "codegen/kernel/lower.h"
+#include "ir/eval/evaluate.h"
 
 #include <string.h>
 

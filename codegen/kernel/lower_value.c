@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lower_value.c: one element of one value as kernel instructions. */
 #include "codegen/kernel/lower.h"
+#include "ir/eval/evaluate.h"
 
 #include <math.h>
 #include <string.h>

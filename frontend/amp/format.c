@@ -12,7 +12,7 @@
    Formatting a formatted text changes nothing.  A text with unbalanced brackets
    or an unterminated string has no layout.                                  */
 #include "frontend/frontend.h"
-#include "ir/text/lex.h"
+#include "ir/lex/lex.h"
 
 #include <ctype.h>
 #include <string.h>

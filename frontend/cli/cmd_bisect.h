@@ -12,6 +12,7 @@
 #include "codegen/module/section.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/run/run_cmd.h"
+#include "ir/eval/evaluate.h"
 
 /* Why a value whose two sides differ is nobody's fault. */
 typedef enum Mark {

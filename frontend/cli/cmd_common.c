@@ -8,7 +8,7 @@
 #include "frontend/cli/cmd.h"
 #include "ir/base/near.h"
 #include "frontend/cli/options_text.h"
-#include "ir/text/lex.h"
+#include "ir/lex/lex.h"
 #include "ir/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/files/outfile.h"

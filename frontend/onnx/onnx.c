@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/onnx/wire.h"
+#include "ir/fn/fn.h"
 
 /* ---- initializers -------------------------------------------------------- */
 
@@ -54,6 +55,7 @@ static void make_inits(Ox *ox) {
 /* ---- the whole ----------------------------------------------------------- */
 
 static void start_module(Ox *ox) {
+    fn_library_read(); /* names of nodes may end in a function's name */
     const char *base = strrchr(ox->file, '/');
     base = base ? base + 1 : ox->file;
     const char *dot = strrchr(base, '.');

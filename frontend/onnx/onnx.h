@@ -35,6 +35,7 @@
 #define AMPC_FRONTEND_ONNX_ONNX_H
 
 #include "frontend/frontend.h"
+#include "ir/eval/evaluate.h"
 #include "onnx.pb-c.h"
 
 enum {

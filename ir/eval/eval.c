@@ -234,7 +234,7 @@ Status eval_call(EvalCx *cx) {
     Diag d = {0};
     for (int k = 0; k < n->nin; k++)
         types[k] = cx->in[k] ? type_get(cx->in[k]->type) : NULL;
-    const FnInstance *x = fn_instance(n, types);
+    const FnInstance *x = node_info(n)->call->instance(n, types);
     if (x->status != OK) return eval_fail(cx, "%s", x->msg);
     Evaluator *e = eval_new(x->g, cx->a, EVAL_EXACT);
     for (int k = 0; k < n->nin; k++)

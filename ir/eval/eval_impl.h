@@ -5,6 +5,7 @@
 #ifndef AMPC_IR_EVAL_EVAL_IMPL_H
 #define AMPC_IR_EVAL_EVAL_IMPL_H
 
+#include "ir/eval/evaluate.h"
 #include "ir/ir.h"
 
 typedef struct EvalCx {

@@ -44,7 +44,7 @@
 #define AMPC_IR_FN_AST_H
 
 #include "ir/ir.h"
-#include "ir/text/lex.h"
+#include "ir/lex/lex.h"
 
 typedef struct Fn Fn;
 typedef struct Expr Expr;

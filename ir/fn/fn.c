@@ -29,7 +29,7 @@ static bool is_default(const Fn *fn, Graph *g, const FnAttr *a, const Attr *x) {
     return fn_default(fn, g, NULL, 0, a, &d, msg) == OK && attr_same(&d, x);
 }
 
-Status fn_canonical_attrs(Graph *g, Node *n, char *msg) {
+static Status canonical_call(Graph *g, Node *n, char *msg) {
     const Fn *fn = n->fn;
     Attr *to = NEW_ARRAY(g->arena, Attr, n->nattr + fn->attrs.len + 1);
     int rank = n->nin && is_value(n->in[0]) ? value_type(g, n->in[0])->rank : 0;
@@ -127,7 +127,7 @@ const FnInstance *fn_instance(const Node *call, const Type *const *in) {
 
 /* ---- types --------------------------------------------------------------- */
 
-Status ty_call(TypeCtx *cx) {
+static Status call_types(TypeCtx *cx) {
     const Fn *fn = cx->n->fn;
     DType first = DT_F32;
     for (int i = cx->n->nin - 1; i >= 0; i--)
@@ -146,3 +146,6 @@ Status ty_call(TypeCtx *cx) {
     }
     return OK;
 }
+
+const CallRules fn_calls = {
+    .types = call_types, .attrs = canonical_call, .instance = fn_instance};

@@ -29,6 +29,7 @@
 
 #include "ir/fn/ast.h"
 #include "ir/ir.h"
+#include "ir/op/rule.h"
 
 /* The kinds of operands. ANY accepts bools, too, and autocast never casts
    it. */
@@ -180,23 +181,14 @@ Status fn_run_grad(Builder *b, const FnCall *call, const ValueId *result,
 
 /* ---- for the files of ir/ ------------------------------------------------ */
 
-/* The expansion of a call for operands of given types: a graph whose inputs
-   are the present operands. Built once for equal types and attributes. */
-typedef struct FnInstance {
-    Status status;
-    const char *msg;
-    Graph *g;
-    const ValueId *in, *out; /* nin, nout; 0: absent */
-} FnInstance;
 struct FnTable {
     VEC(struct FnEntry *) entries;
     VEC(int) slots; /* hash table: entry + 1 */
 };
 const FnInstance *fn_instance(const Node *call, const Type *const *in);
 
-/* n->attrs in normal form, in g's arena: without defaults, axes non-negative
-   and written out. */
-Status fn_canonical_attrs(Graph *g, Node *n, char *msg);
+/* What bodies say of their calls; for OpInfo.call. */
+extern const CallRules fn_calls;
 /* The default of one attribute; only the shapes of operands in[] are used. */
 Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
                   const FnAttr *attr, Attr *out, char *msg);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/eval/evaluate.h"
 #include "ir/fn/model.h"
 #include "ir/fn/run.h"
 

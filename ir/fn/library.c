@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* library.c: reads the library, and looks up its functions. */
-#include "ir/fn/fn_table.h"
+#include "ir/graph/fn_table.h"
 #include "ir/fn/optimizer.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include "ir/fn/model.h"
 #include "ir/fn/run.h"
-#include "ir/text/init.h"
+#include "ir/graph/init.h"
 
 /* ---- the model ----------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "ir/fn/fn_table.h"
+#include "ir/graph/fn_table.h"
 #include "ir/fn/parse_fn.h"
 #include "ir/fn/run.h"
 

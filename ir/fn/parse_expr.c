@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parse_expr.c: the words and expressions of a definition (ast.h). */
 #include "ir/base/near.h"
-#include "ir/fn/fn_table.h"
+#include "ir/graph/fn_table.h"
 #include "ir/fn/parse_fn.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parse_fn.c: the text of a definition to its tree (ast.h): its header, the
    parts after its body, and gradient rules. */
-#include "ir/fn/fn_table.h"
+#include "ir/graph/fn_table.h"
 #include "ir/fn/parse_fn.h"
 #include "ir/text/parse_impl.h"
 
@@ -177,7 +177,7 @@ static Status parse_header(DefParser *p) {
     int class, torch;
     TRY(def_title(p, "the function's name"));
     p->fn->layer = p->m && lex_is(lx, '=');
-    if (p->fn->layer) return parse_import(lx, &p->fn->onnx, &p->fn->size);
+    if (p->fn->layer) return lex_import(lx, &p->fn->onnx, &p->fn->size);
     TRY(lex_expect(lx, '('));
     for (more = !lex_is(lx, ')') && !lex_is(lx, ';'); more;) {
         TRY(def_operand(p));
@@ -269,6 +269,7 @@ Fn *def_new(Lexer *lx, Arena *a) {
     f->info.kind = KIND_COMPOSITE;
     f->info.type_text = f->info.grad_text = "body";
     f->info.expr = "0";
+    f->info.call = &fn_calls;
     return f;
 }
 

@@ -2,8 +2,9 @@
 /* build.c: the builder.  Attributes are kept in normal form (sorted, axes
    non-negative, default axis written out), so that equal nodes are equal in
    memory and readers need no special cases. */
-#include "ir/fn/fn.h"
+#include "ir/graph/fn_table.h"
 #include "ir/graph/ir_impl.h"
+#include "ir/op/rule.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static size_t stem_length(const Module *m, const char *s) {
     DType d;
     bool ours =
         dot && ((op_from_text(word, len, &op) && op != OP_GRAD) ||
-                dtype_from_text(word, len, &d) || fn_find(m, word, len));
+                dtype_from_text(word, len, &d) || fn_table_has(m, word, len));
     return ours ? dot : n;
 }
 
@@ -105,7 +106,7 @@ static void op_attrs(const Graph *g, Node *n, const Type *given) {
 
 Status canonical_attrs(Graph *g, Node *n, const Type *given, char *msg) {
     if (n->fn)
-        TRY(fn_canonical_attrs(g, n, msg));
+        TRY(node_info(n)->call->attrs(g, n, msg));
     else
         op_attrs(g, n, given);
     if (n->nattr) /* a copy of ours */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* infer.c: runs type rules, and checks the rules common to all ops. */
 #include "ir/graph/ir_impl.h"
+#include "ir/op/rule.h"
 
 #include <string.h>
 
@@ -11,17 +12,6 @@ static Status bad(char *msg, const char *fmt, ...) {
     vsnprintf(msg, MSG_TEXT, fmt, ap);
     va_end(ap);
     return ERR_USER;
-}
-
-const char *type_text(const Type *t, char *buf) {
-    int n = 0;
-    if (!t) return "absent";
-    n += snprintf(buf, TYPE_TEXT, "%s[", dtype_info[t->dtype].text);
-    for (int i = 0; i < t->rank; i++)
-        n += snprintf(buf + n, (size_t)(TYPE_TEXT - n), "%s%lld", i ? "," : "",
-                      (long long)t->dim[i]);
-    snprintf(buf + n, (size_t)(TYPE_TEXT - n), "]");
-    return buf;
 }
 
 static Status check_counts(const OpInfo *info, const Node *n, char *msg) {

@@ -185,35 +185,6 @@ Graph *graph_clone_aside(const Graph *g, Module *aside, Arena *a) {
     return graph_clone(&of, g->name);
 }
 
-/* ---- attributes ---------------------------------------------------------- */
-
-const Attr *attr_find(const Node *n, AttrKey k) {
-    for (int i = 0; i < n->nattr; i++)
-        if (n->attrs[i].key == k) return &n->attrs[i];
-    return NULL;
-}
-
-int64_t attr_int(const Node *n, AttrKey k) {
-    const Attr *a = attr_find(n, k);
-    return a ? a->u.i : (int64_t)attr_get(k)->number;
-}
-
-double attr_float(const Node *n, AttrKey k) {
-    const Attr *a = attr_find(n, k);
-    return a ? a->u.f : attr_get(k)->number;
-}
-
-Str attr_str(const Node *n, AttrKey k) {
-    const Attr *a = attr_find(n, k);
-    return a ? a->u.s : intern(attr_get(k)->string);
-}
-
-int attr_ints(const Node *n, AttrKey k, const int64_t **v) {
-    const Attr *a = attr_find(n, k);
-    *v = a ? a->u.ints.v : NULL;
-    return a ? a->u.ints.n : 0;
-}
-
 /* ---- values -------------------------------------------------------------- */
 
 ValueId value_new(Graph *g, Value v) {

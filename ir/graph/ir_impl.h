@@ -13,18 +13,19 @@ ValueId value_new(Graph *g, Value v);
 ValueId graph_find_name(const Graph *g, Str name);
 int module_find_name(const Module *m, Str name);
 
-/* ---- print.c ------------------------------------------------------------- */
+/* Copies n's operands and results to new memory; results are 0 if n->out is
+   NULL. */
+void node_own_ids(Arena *a, Node *n);
 
-/* True if c may occur in an unquoted name, given the character after it. */
-bool name_char(char c, char next);
+/* ---- data_text.c --------------------------------------------------------- */
+
 /* One number, or "[1, 2]"; with more than DATA_SHOWN elements that differ,
    "data(0x..)". */
 enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
 void put_data(StrBuf *sb, const Tensor *t);
-
-/* Copies n's operands and results to new memory; results are 0 if n->out is
-   NULL. */
-void node_own_ids(Arena *a, Node *n);
+void put_element(StrBuf *sb, const Tensor *t, int64_t i);
+/* True if the first n elements are equal; all NaNs are. */
+bool data_all_equal(const Tensor *t, int64_t n);
 
 /* ---- build.c ------------------------------------------------------------- */
 
@@ -62,22 +63,5 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
                    TypeId *out, char *msg);
 /* True if n's results have the types that its op's rule allows. */
 Status node_check_types(const Graph *g, const Node *n, char *msg);
-/* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
-enum { TYPE_TEXT = 200 };
-const char *type_text(const Type *t, char *buf);
-#define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
-
-/* ---- op_type.c, op_type_nn.c: type rules --------------------------------- */
-
-/* Fills cx->msg. */
-Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Result i; floats may be declared in another float dtype. */
-Status type_result(TypeCtx *cx, int i, const Type *t);
-typedef enum TypeWant { WANT_FLOAT, WANT_INT, WANT_NUMBER, WANT_BOOL } TypeWant;
-Status type_want(TypeCtx *cx, TypeWant what, int operand);
-/* Requires attribute `key` with n integers. */
-Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v);
-/* Attribute `shape` as a shape with x's dtype. */
-Status type_want_shape(TypeCtx *cx, DType d, Type *out);
 
 #endif

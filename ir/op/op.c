@@ -131,43 +131,6 @@ const OpCoded op_coded[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
-#define DEFAULT_INT(v)   .number = (v)
-#define DEFAULT_FLAG(v)  .number = (v), .flag = true
-#define DEFAULT_FLOAT(v) .number = (v)
-#define DEFAULT_STR(v)   .string = (v)
-#define DEFAULT_INTS(v)  .number = 0
-
-static const AttrInfo attr_rows[NUM_ATTRS] = {
-#define ATTR(name, kind, dflt)                                                 \
-    [AK_##name] = {#name, ATTR_##kind, DEFAULT_##kind(dflt)},
-#include "ir/op/ops.def"
-};
-
-static VEC(AttrInfo) attr_made; /* key NUM_ATTRS + i */
-
-const AttrInfo *attr_get(AttrKey k) {
-    return k < NUM_ATTRS ? &attr_rows[k] : &attr_made.data[k - NUM_ATTRS];
-}
-
-AttrKey attr_key(const char *name, AttrKind kind) {
-    static Arena *arena; /* allocated for the life of the process */
-    int n = NUM_ATTRS + attr_made.len;
-    for (int k = 0; k < n; k++)
-        if (attr_get((AttrKey)k)->kind == kind &&
-            strcmp(attr_get((AttrKey)k)->text, name) == 0)
-            return (AttrKey)k;
-    if (!arena) arena = arena_new();
-    vec_push(arena, &attr_made,
-             (AttrInfo){.text = intern(name), .kind = kind, .string = ""});
-    return (AttrKey)n;
-}
-
-bool info_takes(const OpInfo *info, AttrKey k) {
-    for (int i = 0; i < info->nattr; i++)
-        if (info->attrs[i] == k) return true;
-    return false;
-}
-
 bool op_from_text(const char *s, size_t n, OpCode *out) {
     for (int op = 0; op < NUM_OPS; op++) {
         const char *t = op_info[op].text;

@@ -3,7 +3,7 @@
 #ifndef AMPC_IR_OP_OP_H
 #define AMPC_IR_OP_OP_H
 
-#include "ir/graph/type.h"
+#include "ir/op/type.h"
 
 typedef enum OpCode {
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
@@ -157,6 +157,7 @@ typedef struct OpInfo {
     const char *type_text, *grad_text; /* rule names, for --list-ops */
     const char *expr;                  /* text of the expression */
     TypeRule *type;
+    const struct CallRules *call; /* of a function; NULL: an op (rule.h) */
 } OpInfo;
 extern const OpInfo op_info[NUM_OPS];
 typedef enum OpSelects { SELECTS_NONE, SELECTS_SAME, SELECTS_SIGN } OpSelects;

@@ -4,7 +4,7 @@
 
    Float operands may differ in storage dtype, and a result may be declared in
    any float dtype. No op takes floats and integers together. */
-#include "ir/graph/ir_impl.h"
+#include "ir/op/rule.h"
 
 #include <string.h>
 
@@ -15,6 +15,9 @@ Status type_error(TypeCtx *cx, const char *fmt, ...) {
     va_end(ap);
     return ERR_USER;
 }
+
+/* A call has the types of its function's body. */
+Status ty_call(TypeCtx *cx) { return node_info(cx->n)->call->types(cx); }
 
 Status type_result(TypeCtx *cx, int i, const Type *t) {
     cx->out[i] = *t;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_type_nn.c: type rules of library ops.                                */
-#include "ir/graph/ir_impl.h"
+#include "ir/op/rule.h"
 #include "runtime/program/quantized.h"
 
 #include <string.h>

@@ -10,6 +10,7 @@
    A block's entries end with their line, `;`, a comment or the closing brace;
    they are cut out here and read by whom they are for.                      */
 #include "ir/text/parse_impl.h"
+#include "ir/text/text.h"
 
 #include <string.h>
 
@@ -59,18 +60,6 @@ Status parse_block(Lexer *lx, Module *m, Token *name) {
     return read_entries(lx, m->arena, to);
 }
 
-Status parse_import(Lexer *lx, Str *file, size_t *end) {
-    TRY(lex_expect(lx, '='));
-    if (!lex_is_word(lx, "onnx")) return lex_expected(lx, "onnx(\"FILE\")");
-    TRY(lex_next(lx));
-    TRY(lex_expect(lx, '('));
-    Token at = lx->tok;
-    TRY(lex_expect_string(lx, file));
-    if (!**file) return lex_fail(lx, &at, "a file's name expected");
-    *end = lx->tok.at + 1;
-    return lex_expect(lx, ')');
-}
-
 /* Functions, attributes and dimensions may be named like these words. */
 static bool begins_block(const Lexer *lx) {
     Lexer ahead = *lx;
@@ -88,7 +77,7 @@ static Status scan_item(Lexer *lx, Module *m, int *depth) {
     if (!*depth && lex_is_word(lx, "model")) {
         TRY(lex_next(lx));
         TRY(lex_next(lx));
-        return lex_is(lx, '=') ? parse_import(lx, &m->onnx, &end) : OK;
+        return lex_is(lx, '=') ? lex_import(lx, &m->onnx, &end) : OK;
     }
     *depth += lex_is(lx, '{') - lex_is(lx, '}');
     return lex_next(lx);

@@ -21,6 +21,7 @@
               expressions, elsewhere numbers and symbols */
 #include "ir/fn/optimizer.h"
 #include "ir/text/parse_impl.h"
+#include "ir/text/text.h"
 
 #include <math.h>
 #include <string.h>
@@ -336,7 +337,7 @@ static Status parse_model_def(Parser *p) {
     p->m->name = name;
     bool import = lex_is(lx, '=');
     if (import) {
-        TRY(parse_import(lx, &p->m->onnx, &end));
+        TRY(lex_import(lx, &p->m->onnx, &end));
     } else {
         start_graph(p, intern(FORWARD));
         TRY(parse_inputs(p));

@@ -5,6 +5,7 @@
      = [1, 2, 3, 4]     row-major
      = normal(SEED, STD), uniform(SEED, LO, HI)    runtime/program/draw.h
      = data(0xHASH)     stands for data that the printer left out: made up */
+#include "ir/eval/evaluate.h"
 #include "ir/text/parse_impl.h"
 
 #include <errno.h>
@@ -16,26 +17,6 @@ enum {
     DATA_LIMIT = 1 << 30, /* bytes of one tensor                            */
     MADE_LIMIT = 1 << 26  /* limit for all constants: about a second */
 };
-
-/* ---- generated data ------------------------------------------------------ */
-
-static const char *const gen_text[] = {"normal", "uniform", "data"};
-static const int gen_numbers[] = {1, 2, 0};
-
-void init_draw(Generator gen, uint64_t seed, const double *range, Init *init) {
-    StrBuf text = {0};
-    init->draw = (Draw){gen == GEN_NORMAL ? DRAW_NORMAL : DRAW_UNIFORM, seed,
-                        range[0], range[1]};
-    sb_printf(&text, gen == GEN_DATA ? "%s(0x%llx" : "%s(%lld", gen_text[gen],
-              (long long)seed);
-    for (int i = 0; i < gen_numbers[gen]; i++) {
-        sb_puts(&text, ", ");
-        sb_put_double(&text, range[i], false);
-    }
-    sb_puts(&text, ")");
-    init->text = intern_n(text.data, text.len);
-    sb_free(&text);
-}
 
 /* ---- numbers ------------------------------------------------------------- */
 
@@ -182,7 +163,7 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
         TRY(lex_expect_int(lx, &seed));
         hash = (uint64_t)seed;
     }
-    for (int i = 0; i < gen_numbers[gen]; i++) {
+    for (int i = 0; i < generator_numbers[gen]; i++) {
         TRY(lex_expect(lx, ','));
         Element e = {.f = 0};
         TRY(parse_element(lx, is_float ? type_get(t)->dtype : DT_F64, &e));
@@ -230,7 +211,7 @@ Status parse_init(Parser *p, TypeId t, bool is_const, Init *init) {
     StrBuf text = {0};
     *init = (Init){0};
     for (int k = 0; k <= GEN_DATA; k++)
-        if (lex_is_word(&p->lx, gen_text[k]))
+        if (lex_is_word(&p->lx, generator_text[k]))
             return parse_generator(p, t, (Generator)k, is_const, init);
     TRY(lex_is(&p->lx, '[') ? parse_list(p, t, init)
                             : parse_splat(p, t, is_const, init));

@@ -4,8 +4,8 @@
 #define AMPC_IR_TEXT_PARSE_IMPL_H
 
 #include "ir/fn/model.h"
+#include "ir/graph/init.h"
 #include "ir/graph/ir_impl.h"
-#include "ir/text/init.h"
 
 typedef struct Parser {
     Lexer lx;
@@ -30,9 +30,6 @@ Status parse_scalar(Parser *p, ValueId *out);
 
 /* lx is at `train` or `policy`; *name: the model that the block belongs to. */
 Status parse_block(Lexer *lx, Module *m, Token *name);
-/* lx is at the `=` of a model or a definition; *end: end of the text. */
-Status parse_import(Lexer *lx, Str *file, size_t *end);
-
 /* A type, and the memory plan's place of the value. */
 typedef struct Placed {
     TypeId type;

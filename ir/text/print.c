@@ -16,18 +16,13 @@
      } */
 #include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
+#include "ir/text/text.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- words --------------------------------------------------------------- */
-
-bool name_char(char c, char next) {
-    if (c == ':') return next >= '0' && next <= '9';
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           (c >= '0' && c <= '9') || (c && strchr("_.-/", c));
-}
 
 static bool plain_name(const char *s) {
     if (!*s) return false;
@@ -52,62 +47,6 @@ static void put_word(StrBuf *sb, Str s) {
         sb_puts(sb, s);
     else
         sb_put_quoted(sb, s);
-}
-
-/* ---- data ---------------------------------------------------------------- */
-
-/* Shortest text that rounds back to the same number in a 16-bit type. */
-static void put_low(StrBuf *sb, DType d, double v) {
-    char text[32];
-    if (!isfinite(v)) {
-        sb_put_double(sb, v, true);
-        return;
-    }
-    bool whole = fabs(v) < 1e5 && v == floor(v);
-    for (int digits = whole ? 5 : 1; digits <= 6; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (dtype_nearest(d, strtod(text, NULL)) == dtype_nearest(d, v)) break;
-    }
-    sb_puts(sb, text);
-}
-
-static void put_element(StrBuf *sb, const Tensor *t, int64_t i) {
-    DType d = type_get(t->type)->dtype;
-    if (dtype_is_low(d))
-        put_low(sb, d, tensor_get(t, i));
-    else if (dtype_is_float(d))
-        sb_put_double(sb, tensor_get(t, i), d != DT_F64);
-    else if (d == DT_U64)
-        sb_printf(sb, "%llu", (unsigned long long)tensor_get_int(t, i));
-    else
-        sb_printf(sb, "%lld", (long long)tensor_get_int(t, i));
-}
-
-static bool all_equal(const Tensor *t, int64_t n) {
-    size_t size = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
-    for (int64_t i = 1; i < n; i++)
-        if (memcmp(t->data, (char *)t->data + (size_t)i * size, size) != 0 &&
-            !(isnan(tensor_get(t, 0)) && isnan(tensor_get(t, i))))
-            return false;
-    return true;
-}
-
-void put_data(StrBuf *sb, const Tensor *t) {
-    const Type *type = type_get(t->type);
-    int64_t n = type_count(type);
-    if (n && (type->rank == 0 || (n > 1 && all_equal(t, n)))) {
-        put_element(sb, t, 0);
-    } else if (n > DATA_SHOWN) {
-        uint64_t h = hash_bytes(0, t->data, (size_t)type_bytes(type));
-        sb_printf(sb, "data(0x%llx)", (unsigned long long)h);
-    } else {
-        sb_puts(sb, "[");
-        for (int64_t i = 0; i < n; i++) {
-            if (i) sb_puts(sb, ", ");
-            put_element(sb, t, i);
-        }
-        sb_puts(sb, "]");
-    }
 }
 
 /* ---- attributes ---------------------------------------------------------- */
@@ -171,7 +110,7 @@ static void put_init(StrBuf *sb, const Var *v) {
     uint64_t storage = 0;
     Tensor one = {.type = type_scalar(t->dtype), .data = &storage};
     bool shown = v->init && v->kind != VAR_PARAM &&
-                 (n <= INIT_SHOWN || all_equal(v->init, n));
+                 (n <= INIT_SHOWN || data_all_equal(v->init, n));
     if (v->init_text) {
         sb_puts(&text, v->init_text);
     } else if (!v->init && (v->fill != 0 || signbit(v->fill))) {

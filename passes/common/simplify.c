@@ -4,6 +4,7 @@
    says which op tries which rules.  rewrite.h lists what a rule must preserve.
    requires     any stage before FUSED
    breaks       nothing */
+#include "ir/eval/evaluate.h"
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "passes/rewrite.h"

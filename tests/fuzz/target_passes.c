@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "frontend/cli/options_text.h"
+#include "ir/eval/evaluate.h"
 #include "tests/support/changed_graph.h"
 
 enum {

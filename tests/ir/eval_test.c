@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "ir/ir.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/ir/eval/eval.h"
 

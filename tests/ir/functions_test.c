@@ -7,7 +7,9 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "ir/eval/evaluate.h"
 #include "ir/ir.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/ir/functions/functions.h"
 

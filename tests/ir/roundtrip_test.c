@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ir/ir.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/ir/roundtrip/roundtrip.h"
 

@@ -5,6 +5,7 @@
 #ifndef AMPC_TESTS_SUPPORT_INTERPRETED_H
 #define AMPC_TESTS_SUPPORT_INTERPRETED_H
 
+#include "ir/eval/evaluate.h"
 #include "ir/ir.h"
 #include "tests/support/compiled.h"
 

@@ -10,6 +10,7 @@
 #define AMPC_TESTS_SUPPORT_ONNX_CASE_H
 
 #include "frontend/frontend.h"
+#include "ir/eval/evaluate.h"
 #include "onnx.pb-c.h"
 
 typedef struct OnnxCase {

@@ -5,6 +5,7 @@
 #define AMPC_TESTS_SUPPORT_ONNX_UTIL_H
 
 #include "frontend/frontend.h"
+#include "ir/eval/evaluate.h"
 #include "onnx.pb-c.h"
 
 /* A tensor of an expectation file: "KIND NAME DTYPE RANK DIMS... VALUES...",

@@ -5,6 +5,7 @@
 #ifndef AMPC_TESTS_SUPPORT_OPS_BENCH_H
 #define AMPC_TESTS_SUPPORT_OPS_BENCH_H
 
+#include "ir/eval/evaluate.h"
 #include "ir/fn/fn.h"
 #include "ir/ir.h"
 #include "tests/support/compiled.h"

@@ -4,6 +4,7 @@
 #ifndef AMPC_TESTS_SUPPORT_PASSED_H
 #define AMPC_TESTS_SUPPORT_PASSED_H
 
+#include "ir/eval/evaluate.h"
 #include "passes/passes.h"
 
 Module *parsed(Arena *a, const char *text);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "ir/eval/evaluate.h"
 #include "ir/fn/fn.h"
 #include "tests/harness.h"
 

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/eval/evaluate.h"
+#include "ir/text/text.h"
 #include "tests/support/parts.h"
 #include "tests/support/random_graph.h"
 #include "tests/tolerance.h"

@@ -11,6 +11,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/kernel/kir.h"
+#include "ir/eval/evaluate.h"
 #include "ir/ir.h"
 
 typedef struct Subject {

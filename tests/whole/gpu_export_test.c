@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "tests/support/device_check.h"
 #include "tests/support/ops_bench.h"
 #include "tests/support/trace_feed.h"

@@ -4,6 +4,7 @@
 #define AMPC_TESTS_CODEGEN_PRINT_CUDA_PRINT_CUDA_H
 
 #include "codegen/cuda/cuda.h"
+#include "ir/eval/evaluate.h"
 #include "tests/support/cpu_levels.h"
 #include "tests/support/simulate.h"
 

@@ -3,6 +3,7 @@
 #ifndef AMPC_TESTS_IR_EVAL_EVAL_H
 #define AMPC_TESTS_IR_EVAL_EVAL_H
 
+#include "ir/eval/evaluate.h"
 #include "ir/ir.h"
 
 Graph *eval_parse(Arena *a, const char *text);

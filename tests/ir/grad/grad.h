@@ -3,6 +3,7 @@
 #ifndef AMPC_TESTS_IR_GRAD_GRAD_H
 #define AMPC_TESTS_IR_GRAD_GRAD_H
 
+#include "ir/eval/evaluate.h"
 #include "passes/passes.h"
 
 /* Magnitudes of 0.3 .. 1.5, with random signs except for POSITIVE; UNIT:

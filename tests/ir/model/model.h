@@ -4,6 +4,7 @@
 #define AMPC_TESTS_IR_MODEL_MODEL_H
 
 #include "ir/fn/fn.h"
+#include "ir/text/text.h"
 
 /* The graph of a text, without its first line and the module's name; or the
    messages. */

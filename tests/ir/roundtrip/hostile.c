@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "ir/ir.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/ir/roundtrip/roundtrip.h"
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ir/ir.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 
 /* $a, $b, ...: dimensions.  Equal letters stand for equal dimensions: if a

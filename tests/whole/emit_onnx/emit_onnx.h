@@ -3,6 +3,7 @@
 #ifndef AMPC_TESTS_WHOLE_EMIT_ONNX_EMIT_ONNX_H
 #define AMPC_TESTS_WHOLE_EMIT_ONNX_EMIT_ONNX_H
 
+#include "ir/eval/evaluate.h"
 #include "ir/graph/ir_impl.h"
 
 Onnx__ModelProto *onnx_message(void);

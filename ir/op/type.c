@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* type.c: the table of interned types; shapes.                             */
-#include "ir/graph/type.h"
+#include "ir/op/type.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -179,6 +179,17 @@ void shape_strides(const Type *t, int64_t *stride) {
 int axis_norm(int64_t axis, int rank) {
     if (axis < -rank || axis >= rank) return -1;
     return (int)(axis < 0 ? axis + rank : axis);
+}
+
+const char *type_text(const Type *t, char *buf) {
+    int n = 0;
+    if (!t) return "absent";
+    n += snprintf(buf, TYPE_TEXT, "%s[", dtype_info[t->dtype].text);
+    for (int i = 0; i < t->rank; i++)
+        n += snprintf(buf + n, (size_t)(TYPE_TEXT - n), "%s%lld", i ? "," : "",
+                      (long long)t->dim[i]);
+    snprintf(buf + n, (size_t)(TYPE_TEXT - n), "]");
+    return buf;
 }
 
 void sb_put_type(StrBuf *sb, TypeId id) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* type.h: interned tensor types.  Equal type, equal TypeId.  Shapes are
    static; a dimension may be 0; rank 0 is a scalar. */
-#ifndef AMPC_IR_GRAPH_TYPE_H
-#define AMPC_IR_GRAPH_TYPE_H
+#ifndef AMPC_IR_OP_TYPE_H
+#define AMPC_IR_OP_TYPE_H
 
 #include "ir/base/base.h"
 #include "runtime/program/dtype.h"
@@ -70,6 +70,10 @@ bool shape_broadcast(const Type *a, const Type *b, Type *out);
 void shape_strides(const Type *t, int64_t *stride);
 /* -rank <= axis < rank; returns the non-negative axis or -1. */
 int axis_norm(int64_t axis, int rank);
+/* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
+enum { TYPE_TEXT = 200 };
+const char *type_text(const Type *t, char *buf);
+#define TXT(t) type_text((t), (char[TYPE_TEXT]){0})
 /* "f32[64,784]" */
 void sb_put_type(StrBuf *sb, TypeId t);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fn_table.c: see fn_table.h. */
-#include "ir/fn/fn_table.h"
+#include "ir/graph/fn_table.h"
 
 #include <string.h>
 
@@ -39,4 +39,8 @@ const Fn *fn_table_find(const Module *m, const char *name, size_t n) {
     for (int i = 0; i < layers.len; i++)
         if (has_name(layers.data[i], name, n)) return layers.data[i];
     return NULL;
+}
+
+bool fn_table_has(const Module *m, const char *name, size_t n) {
+    return begun && fn_table_find(m, name, n);
 }

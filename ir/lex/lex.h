@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lex.h: tokens of the text form, and messages that point at them. */
-#ifndef AMPC_IR_TEXT_LEX_H
-#define AMPC_IR_TEXT_LEX_H
+#ifndef AMPC_IR_LEX_LEX_H
+#define AMPC_IR_LEX_LEX_H
 
-#include "ir/graph/type.h"
+#include "ir/op/type.h"
 
 typedef enum TokenKind {
     T_EOF,
@@ -64,6 +64,8 @@ Status lex_fail(Lexer *lx, const Token *at, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 /* Source line and caret only, for a message already in diag. */
 void lex_show(Lexer *lx, const Token *at);
+/* True if c may occur in an unquoted name, given the character after it. */
+bool name_char(char c, char next);
 Loc lex_loc(const Lexer *lx, const Token *t);
 
 bool lex_is(const Lexer *lx, char ch);
@@ -89,6 +91,8 @@ Status lex_expect_dtype(Lexer *lx, DType *out);
 Status lex_expect_int(Lexer *lx, int64_t *out);
 /* A number, nan, inf or -inf. */
 Status lex_expect_double(Lexer *lx, double *out);
+/* lx is at the `=` of a model or a definition; *end: end of the text. */
+Status lex_import(Lexer *lx, Str *file, size_t *end);
 /* "'%x'", "end of file": for messages; buf of 80 bytes is returned. */
 const char *lex_describe(const Token *t, char *buf);
 

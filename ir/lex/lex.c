@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lex.c: text to tokens.  The text is not trusted: it may contain any bytes,
    NUL too. */
-#include "ir/text/lex.h"
+#include "ir/lex/lex.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "ir/graph/ir_impl.h"
 
 /* ---- messages ------------------------------------------------------------ */
 
@@ -73,6 +71,12 @@ const char *lex_describe(const Token *t, char *buf) {
 
 static char peek(const Lexer *lx, size_t ahead) {
     return lx->at + ahead < lx->n ? lx->text[lx->at + ahead] : 0;
+}
+
+bool name_char(char c, char next) {
+    if (c == ':') return next >= '0' && next <= '9';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= '0' && c <= '9') || (c && strchr("_.-/", c));
 }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -365,4 +369,16 @@ Status lex_expect_double(Lexer *lx, double *out) {
     if (isinf(*out) && !strstr(s, "inf"))
         return lex_fail(lx, &lx->tok, "%.40s is beyond every type", s);
     return lex_next(lx);
+}
+
+Status lex_import(Lexer *lx, Str *file, size_t *end) {
+    TRY(lex_expect(lx, '='));
+    if (!lex_is_word(lx, "onnx")) return lex_expected(lx, "onnx(\"FILE\")");
+    TRY(lex_next(lx));
+    TRY(lex_expect(lx, '('));
+    Token at = lx->tok;
+    TRY(lex_expect_string(lx, file));
+    if (!**file) return lex_fail(lx, &at, "a file's name expected");
+    *end = lx->tok.at + 1;
+    return lex_expect(lx, ')');
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* init.h: initial values of variables and constants. */
-#ifndef AMPC_IR_TEXT_INIT_H
-#define AMPC_IR_TEXT_INIT_H
+#ifndef AMPC_IR_GRAPH_INIT_H
+#define AMPC_IR_GRAPH_INIT_H
 
 #include "ir/ir.h"
 
@@ -13,7 +13,10 @@ typedef struct Init {
 } Init;
 
 typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
-/* `normal(seed, range[0])` and so on (parse_data.c). */
+/* "normal", .., and how many numbers follow the seed. */
+extern const char *const generator_text[GEN_DATA + 1];
+extern const int generator_numbers[GEN_DATA + 1];
+/* `normal(seed, range[0])` and so on (data_text.c). */
 void init_draw(Generator gen, uint64_t seed, const double *range, Init *init);
 
 #endif
