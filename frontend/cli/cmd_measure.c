@@ -4,306 +4,28 @@
    The programs of passes/common/sensitivity.h are compiled for this machine
    and run on a few batches: of --calibrate, or of random numbers. Random
    initial weights are drawn anew for each batch. */
-#include "frontend/cli/cmd_measure.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend/cli/cmd_audit.h"
-#include "ir/graph/names.h"
+#include "frontend/cli/cmd_measure.h"
+#include "frontend/cli/measure.h"
 #include "passes/common/sensitivity.h"
-#include "runtime/program/draw.h"
 
-/* LEAST_DRAWS: of a long step, whose sums over millions of elements hardly
-   differ between repetitions. */
-enum { LEAST_DRAWS = 1, MOST_DRAWS = 64 };
-
-/* Inputs are normally distributed; in [0, 1) if the loss would not be
-   finite, as with a logarithm. */
-typedef enum Floats { FLOATS_NORMAL, FLOATS_UNIT } Floats;
-
-typedef struct Range {
-    Str input;
-    int64_t least, most;
-} Range;
-
-/* One program of sensitivity.h. */
-typedef struct Program {
-    const char *name;
-    ampc_input *in; /* the model's inputs, then signs or switches */
-    char **own;     /* data of the inputs that --calibrate does not feed */
-    int nmodel, nin;
-} Program;
-
-typedef struct Measure {
-    Session *s;
-    Module *m;
-    Str objective;
-    Replica r;
-    Sensitivity sensitivity;
-    Program slopes, step; /* "eval" and "predict" of r */
-    int weights;          /* the repetition whose random weights r has */
-    VEC(Range) ranges;
-    FeedSet feed; /* of --calibrate */
-    Floats floats;
-    double *sum[2 * NUM_ERRORS]; /* per site: sum of squared relative errors */
-    int draws;                   /* number of repetitions in these sums */
-    double fp32[NUM_ERRORS];
-    int *used, kept;     /* repetitions whose gradients in fp32 are kept */
-    double *loss, *norm; /* in fp32, per kept repetition */
-    float *ref, *grad;   /* gradients of the kept repetitions; one gradient of
-                            the present one */
-    void *weight;        /* room for the largest random weight */
-} Measure;
-
-typedef VEC(Measure *) Measures;
-
-static bool is_own(const char *input) {
+bool measure_is_own(const char *input) {
     return !strncmp(input, "signs/", 6) || !strncmp(input, "round/", 6);
 }
 
-static Status api_fail(const Measure *x, const char *what) {
+Status measure_fail(const Measure *x, const char *what) {
     return fail(&x->s->diag, (Loc){0}, "%s: %s", what,
                 x->r.run.api->error(x->r.run.s));
 }
 
-static Status no_memory(const Measure *x, size_t bytes) {
+Status measure_no_memory(const Measure *x, size_t bytes) {
     return fail(&x->s->diag, (Loc){0},
                 "out of memory: the error budget is measured with %zu bytes",
                 bytes);
-}
-
-/* ---- numbers ------------------------------------------------------------- */
-
-/* 24 bits in [0, 1) */
-static double uniform(uint64_t *seed) {
-    return (double)(draw_next(seed) >> 40) / 0x1p24;
-}
-
-static double normal(uint64_t *seed) {
-    double u = 1 - uniform(seed), v = uniform(seed);
-    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
-}
-
-static uint64_t seed_of(const char *name, int draw) {
-    return hash_bytes((uint64_t)draw + 1, name, strlen(name));
-}
-
-/* Finds the range of a class or row index from the model's check, an output
-   ampc.check/K/LEAST/MOST/INPUT. */
-static void find_ranges(Measure *x, const Graph *g) {
-    for (int i = 0; i < g->outputs.len; i++) {
-        const char *name = g->outputs.data[i].name;
-        long long least, most;
-        int k, n = 0;
-        if (sscanf(name, "ampc.check/%d/%lld/%lld/%n", &k, &least, &most, &n) !=
-                3 ||
-            !n)
-            continue;
-        Range r = {intern(name + n), least > 0 ? least : 0, most};
-        vec_push(x->s->arena, &x->ranges, r);
-    }
-}
-
-static Range range_of(const Measure *x, const char *input) {
-    Range r = {NULL, 0, 1};
-    for (int i = 0; i < x->ranges.len; i++)
-        if (!strcmp(x->ranges.data[i].input, input)) r = x->ranges.data[i];
-    return r;
-}
-
-/* f32 is by far the commonest and needs no call. */
-static void put_measure_number(Tensor *t, DType d, double v) {
-    if (d == DT_F32) {
-        float f = (float)v;
-        memcpy(t->data, &f, sizeof f);
-    } else if (dtype_is_float(d)) {
-        tensor_set(t, 0, v);
-    } else {
-        tensor_set_int(t, 0, (int64_t)v);
-    }
-}
-
-static void fill_signs(const ampc_tensor_info *t, float *to, int draw) {
-    size_t n = t->bytes / sizeof *to;
-    uint64_t seed = seed_of(t->name, draw);
-    for (size_t i = 0; i < n; i += 64) {
-        uint64_t bits = draw_next(&seed);
-        for (size_t k = 0; k < 64 && i + k < n; k++)
-            to[i + k] = bits >> k & 1 ? 1 : -1;
-    }
-}
-
-static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
-                       int draw) {
-    DType d = (DType)t->dtype;
-    uint64_t seed = seed_of(t->name, draw);
-    Range r = range_of(x, t->name);
-    size_t size = (size_t)dtype_info[d].bytes;
-    Tensor one = {type_scalar(d), to};
-    for (size_t i = 0; i < t->bytes / size; i++) {
-        double v = uniform(&seed);
-        if (!dtype_is_float(d))
-            v = floor((double)r.least + v * ((double)(r.most - r.least) + 1));
-        else if (x->floats == FLOATS_NORMAL)
-            v = normal(&seed);
-        one.data = to + i * size;
-        put_measure_number(&one, d, v);
-    }
-}
-
-static bool is_random_weight(const Var *v) {
-    return v->draw.kind && (v->kind == VAR_PARAM || v->kind == VAR_FROZEN);
-}
-
-static Status make_room(Measure *x) {
-    size_t most = 1;
-    for (int i = 0; i < x->m->vars.len; i++) {
-        const Var *v = &x->m->vars.data[i];
-        size_t bytes = (size_t)type_bytes(type_get(v->type));
-        if (is_random_weight(v) && bytes > most) most = bytes;
-    }
-    x->weight = malloc(most);
-    return x->weight ? OK : no_memory(x, most);
-}
-
-/* Random initial weights are drawn anew in each repetition; those of the first
-   one are the module's own. */
-static Status draw_weights(Measure *x, int draw) {
-    const Run *r = &x->r.run;
-    for (int i = 0; i < x->m->vars.len && x->weights != draw; i++) {
-        Var v = x->m->vars.data[i];
-        if (!is_random_weight(&v)) continue;
-        v.draw.seed += (uint64_t)draw * 0x9e3779b97f4a7c15u;
-        tensor_draw(&(Tensor){v.type, x->weight}, &v.draw);
-        const Type *type = type_get(v.type);
-        ampc_input in = ampc_in(v.name, x->weight, (size_t)type_bytes(type),
-                                (ampc_dtype)type->dtype);
-        if (r->api->write_variable(r->s, v.name, &in) != AMPC_OK)
-            return api_fail(x, v.name);
-    }
-    x->weights = draw;
-    return OK;
-}
-
-/* ---- inputs -------------------------------------------------------------- */
-
-/* Only the model's own inputs, for the reader of data. */
-static const ampc_api *whole;
-
-static ampc_status model_input(const ampc_module_t *m, const char *program,
-                               uint32_t index, ampc_tensor_info *info) {
-    ampc_status st = whole->input(m, program, index, info);
-    return st == AMPC_OK && is_own(info->name) ? AMPC_ERR_ARGUMENT : st;
-}
-
-static ampc_status model_program(const ampc_module_t *m, const char *program,
-                                 ampc_program_info *info) {
-    ampc_tensor_info t = {.size = sizeof t};
-    ampc_status st = whole->program(m, program, info);
-    for (uint32_t i = 0; st == AMPC_OK && i < info->ninput; i++)
-        if (model_input(m, program, i, &t) != AMPC_OK) info->ninput = i;
-    return st;
-}
-
-static bool has_input(const Measure *x, const char *spec) {
-    const ampc_api *api = x->r.run.api;
-    ampc_tensor_info t = {.size = sizeof t};
-    for (uint32_t i = 0; api->input(api->module, "predict", i, &t) == AMPC_OK;
-         i++) {
-        size_t n = strlen(t.name);
-        if (!strncmp(t.name, spec, n) && spec[n] == '=') return true;
-    }
-    return false;
-}
-
-static Status open_data(Measure *x) {
-    const Options *o = &x->s->opt;
-    RunList specs = {.option = "--calibrate"};
-    ampc_api api = *x->r.run.api;
-    bool one = o->objectives.len == 1; /* otherwise other inputs may read it */
-    if (!o->calibrate.len) return OK;
-    for (int i = 0; i < o->calibrate.len; i++) {
-        if (!one && !has_input(x, o->calibrate.data[i])) continue;
-        if (specs.n == RUN_MAX_LIST)
-            return fail(&x->s->diag, (Loc){0},
-                        "--calibrate: more than %d inputs", RUN_MAX_LIST);
-        specs.at[specs.n++] = o->calibrate.data[i];
-    }
-    whole = x->r.run.api;
-    api.input = model_input;
-    api.program = model_program;
-    return feeds_open(&x->s->diag, o->guard, &api, "predict", &specs, &x->feed);
-}
-
-static Status open_inputs(Measure *x, Program *p) {
-    const ampc_api *api = x->r.run.api;
-    ampc_tensor_info t = {.size = sizeof t};
-    while (api->input(api->module, p->name, (uint32_t)p->nin, &t) == AMPC_OK)
-        p->nin++;
-    p->in = NEW_ARRAY(x->s->arena, ampc_input, p->nin + 1);
-    p->own = NEW_ARRAY(x->s->arena, char *, p->nin + 1);
-    for (int i = 0; i < p->nin; i++) {
-        api->input(api->module, p->name, (uint32_t)i, &t);
-        p->nmodel += !is_own(t.name);
-        if (!is_own(t.name) && x->feed.n) continue;
-        p->own[i] = calloc(t.bytes + 1, 1);
-        if (!p->own[i]) return no_memory(x, t.bytes);
-        p->in[i] = ampc_in(t.name, p->own[i], t.bytes, (ampc_dtype)t.dtype);
-    }
-    return OK;
-}
-
-static int batches_of(const Measure *x) {
-    int64_t size = x->feed.batch > 0 ? x->feed.batch : 1;
-    int64_t n = (x->feed.samples + size - 1) / size;
-    return n < MOST_DRAWS ? (int)n : MOST_DRAWS;
-}
-
-static bool random_weights(const Module *m) {
-    for (int i = 0; i < m->vars.len; i++)
-        if (m->vars.data[i].kind == VAR_PARAM && m->vars.data[i].draw.kind)
-            return true;
-    return false;
-}
-
-/* A small program can run more repetitions. A batch is repeated only with
-   other weights. */
-static int all_draws(const Measure *x) {
-    const double work = 4e9; /* multiply-adds and other operations of all
-                                sites */
-    const ampc_api *api = x->r.run.api;
-    ampc_program_info p = {.size = sizeof p};
-    int n = MOST_DRAWS;
-    if (api->program(api->module, x->slopes.name, &p) == AMPC_OK && p.flops > 0)
-        n = (int)fmax(fmin(work / p.flops, MOST_DRAWS), LEAST_DRAWS);
-    if (x->feed.n && !random_weights(x->m) && batches_of(x) < n)
-        n = batches_of(x);
-    return n;
-}
-
-static Status fill_inputs(Measure *x, Program *p, int draw) {
-    const ampc_api *api = x->r.run.api;
-    ampc_tensor_info t = {.size = sizeof t};
-    TRY(draw_weights(x, draw));
-    if (x->feed.n) {
-        int64_t size = x->feed.batch > 0 ? x->feed.batch : 1;
-        int64_t first = draw % batches_of(x) * size;
-        int64_t n = x->feed.samples - first;
-        TRY(feeds_fill(&x->s->diag, &x->feed, NULL, first,
-                       n < size ? n : size));
-        memcpy(p->in, x->feed.in, (size_t)x->feed.n * sizeof *p->in);
-    }
-    for (int i = 0; i < p->nin; i++) {
-        if (!p->own[i]) continue;
-        api->input(api->module, p->name, (uint32_t)i, &t);
-        if (!is_own(t.name))
-            fill_input(x, &t, p->own[i], draw);
-        else if (p == &x->slopes)
-            fill_signs(&t, (float *)p->own[i], draw);
-    }
-    return OK;
 }
 
 /* ---- one run ------------------------------------------------------------- */
@@ -313,7 +35,7 @@ static Status read_number(const Measure *x, const char *name, double *v) {
     float f;
     ampc_output out = ampc_out(name, &f, sizeof f, AMPC_DTYPE_F32);
     if (x->r.run.api->read_output(x->r.run.s, name, &out) != AMPC_OK)
-        return api_fail(x, name);
+        return measure_fail(x, name);
     *v = (double)f;
     return OK;
 }
@@ -326,7 +48,7 @@ static Status run_program(const Measure *x, const Program *p) {
     ampc_status st = p == &x->slopes
                          ? r->api->evaluate(r->s, p->in, n, valid, &sums)
                          : r->api->predict(r->s, p->in, n, valid, NULL, 0);
-    return st == AMPC_OK ? OK : api_fail(x, "the step");
+    return st == AMPC_OK ? OK : measure_fail(x, "the step");
 }
 
 /* A loss near 0 is compared with 1e-6. */
@@ -345,7 +67,7 @@ static Status not_finite(const Measure *x) {
 
 static Status run_step(Measure *x, int draw, double *loss) {
     Program *p = &x->step;
-    TRY(fill_inputs(x, p, draw));
+    TRY(measure_fill_inputs(x, p, draw));
     TRY(run_program(x, p));
     return read_number(x, "loss", loss);
 }
@@ -382,7 +104,7 @@ static Status room_for_fp32(Measure *x, int draws, int *most) {
     x->used = NEW_ARRAY(x->s->arena, int, *most);
     x->loss = NEW_ARRAY(x->s->arena, double, *most);
     x->norm = NEW_ARRAY(x->s->arena, double, *most);
-    return x->grad && x->ref ? OK : no_memory(x, bytes);
+    return x->grad && x->ref ? OK : measure_no_memory(x, bytes);
 }
 
 /* ---- the slopes ---------------------------------------------------------- */
@@ -391,7 +113,7 @@ static Status room_for_fp32(Measure *x, int draws, int *most) {
 static Status run_slopes(Measure *x, int draw, double *size) {
     double loss;
     Program *p = &x->slopes;
-    TRY(fill_inputs(x, p, draw));
+    TRY(measure_fill_inputs(x, p, draw));
     TRY(run_program(x, p));
     TRY(read_number(x, "loss", &loss));
     size[ERROR_LOSS] = size_of_loss(loss) * size_of_loss(loss);
@@ -421,7 +143,7 @@ static Status add_draw(Measure *x, const double *size) {
 
 /* Both programs run with the same weights, before other weights are drawn. */
 static Status run_draws(Measure *x) {
-    int draws = all_draws(x), most;
+    int draws = measure_all_draws(x), most;
     TRY(room_for_fp32(x, draws, &most));
     for (int d = 0; d < draws; d++) {
         double size[NUM_ERRORS];
@@ -565,12 +287,12 @@ static Status make_programs(Measure *x) {
 }
 
 static Status measure_steps(Measure *x, Errors *e) {
-    find_ranges(x, module_program(x->m, PROGRAM_MICRO, x->objective));
-    TRY(make_room(x));
+    measure_ranges(x, module_program(x->m, PROGRAM_MICRO, x->objective));
+    TRY(measure_room(x));
     TRY(make_programs(x));
-    TRY(open_data(x));
-    TRY(open_inputs(x, &x->step));
-    TRY(open_inputs(x, &x->slopes));
+    TRY(measure_open_data(x));
+    TRY(measure_open_inputs(x, &x->step));
+    TRY(measure_open_inputs(x, &x->slopes));
     for (int k = 0; k < 2 * NUM_ERRORS; k++)
         x->sum[k] = NEW_ARRAY(x->s->arena, double, x->sensitivity.of.len + 1);
     TRY(run_draws(x));

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_spoiled.c: exports in which parameters were fused, folded or merged.
-   Optimised exports are for inference. If state is lost the model cannot
-   train, and it cannot be repaired: it is refused with the recipe. */
+   If state is lost, the model cannot train: a message has the recipe. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,8 +102,7 @@ static bool by_tensorflow(const Ox *ox) {
     return by && !strncmp(by, "tf2onnx", 7);
 }
 
-/* Refuses the file if something is lost, or warns if the user accepts the
-   loss. */
+/* Refuses the file if something is lost, or warns if the user accepts it. */
 static Status object(Ox *ox, const char *what, Lost *lost) {
     Status s = OK;
     if (!lost->count) return OK;
@@ -218,8 +216,7 @@ static void warn_anonymous(Ox *ox) {
     sb_free(&folded.names);
 }
 
-/* Simplifiers drop the metadata, and everything that inference does not
-   need. */
+/* Simplifiers drop the metadata, and what inference does not need. */
 static void warn_rewritten(Ox *ox) {
     Str by = ox_rewritten_by(ox);
     if (by && options_train(ox->opt))

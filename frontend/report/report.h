@@ -28,4 +28,10 @@ void report_summary(const Module *m, StrBuf *sb);
 /* PLANNED: the bytes that one step moves. */
 int64_t report_bytes(const Module *m);
 
+/* ---- for the files of this room ------------------------------------------ */
+
+void report_put_type(StrBuf *sb, bool json, TypeId t);
+/* "forward", "backward", .. */
+const char *report_part_of(const Node *n);
+
 #endif

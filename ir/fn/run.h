@@ -142,6 +142,10 @@ void run_open(Run *r, const FnCall *call, Builder *b, char *msg);
 /* Starts a run: binds attributes and checks operands. */
 Status run_start(Run *r, const FnCall *call, Builder *b, char *msg);
 Status run_results(Run *r, ValueId *out);
+/* The attribute's value in the call, else its default; *found: it has one. */
+Status run_attr(Run *r, const FnAttr *a, Attr *x, bool *found);
+/* A value as a result of dtype d. */
+Status run_take_value(Run *r, const Val *v, Str name, DType d, ValueId *out);
 
 /* ---- model.c ------------------------------------------------------------- */
 
@@ -155,10 +159,18 @@ Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out);
 bool model_random(const Run *r, const Val *v);
 /* The scope of a call of fn: `name`, or a generated name if NULL. */
 Scope *model_call_scope(Run *r, const Fn *fn, Str name);
+/* A tensor made by this statement takes the name to which it is bound. */
+void model_name(Run *r, uint32_t first, Str name, const Val *v);
+
+/* ---- model_vars.c -------------------------------------------------------- */
+
+/* The model's module gets a variable; *out: its value. */
+Status model_add_var(Run *r, const Var *v, ValueId *out);
+Status model_add_write(Run *r, Write w);
+/* The state of the model's random numbers. */
+ValueId model_random_state(const Run *r);
 /* Makes the nodes of fn's file for operands in[0..nin), in scope s. */
 Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
                    const ValueId *in, int nin, ValueId *out, int nout);
-/* A tensor made by this statement takes the name to which it is bound. */
-void model_name(Run *r, uint32_t first, Str name, const Val *v);
 
 #endif

@@ -427,7 +427,7 @@ static Status check_axes(Run *r, const FnAttr *a, Attr *x) {
 }
 
 /* The given value, or the default; *out absent: neither. */
-static Status find_attr(Run *r, const FnAttr *a, Attr *x, bool *found) {
+Status run_attr(Run *r, const FnAttr *a, Attr *x, bool *found) {
     Node holder = {.attrs = r->call->attrs, .nattr = r->call->nattr};
     const Attr *given = attr_find(&holder, a->key);
     Val v;
@@ -475,7 +475,7 @@ Status run_start(Run *r, const FnCall *call, Builder *b, char *msg) {
         const FnAttr *a = &r->fn->attrs.data[i];
         Attr x = {0};
         bool found;
-        TRY(find_attr(r, a, &x, &found));
+        TRY(run_attr(r, a, &x, &found));
         vec_push(r->a, &r->env,
                  (Binding){a->name, found ? attr_val(r, a, &x) : (Val){0}});
     }
@@ -494,8 +494,7 @@ Status run_start(Run *r, const FnCall *call, Builder *b, char *msg) {
 }
 
 /* A tensor, or a number in place of one. */
-static Status take_run_value(Run *r, const Val *v, Str name, DType d,
-                             ValueId *out) {
+Status run_take_value(Run *r, const Val *v, Str name, DType d, ValueId *out) {
     *out = NO_VALUE;
     if (!v || v->kind == V_NONE) return OK;
     if (val_is_number(v)) {
@@ -523,100 +522,10 @@ Status run_results(Run *r, ValueId *out) {
     const FnCall *c = r->call;
     for (int i = 0; i < c->nout; i++) {
         Str name = r->fn->results.data[i].name;
-        TRY(take_run_value(r, run_lookup(r, name), name,
+        TRY(run_take_value(r, run_lookup(r, name), name,
                            c->want ? c->want[i] : NUM_DTYPES, &out[i]));
         if (!is_value(out[i]))
             return run_fail(r, NULL, "gives no result '%.60s' here", name);
     }
     return OK;
-}
-
-Status fn_run(Builder *b, const FnCall *call, const FnPart *part, ValueId *out,
-              char *msg) {
-    Run r = {0};
-    Status s = run_start(&r, call, b, msg);
-    if (s == OK) s = run_block(&r, &part->block);
-    if (s == OK) s = run_results(&r, out);
-    if (s == OK) graph_drop_unneeded(b->g, r.first, r.start, out, call->nout);
-    arena_free(r.a);
-    return s;
-}
-
-Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
-                      char *msg) {
-    static const char *const names[] = {"num", "den", "correct", "count"};
-    ValueId *to[] = {&out->num, &out->den, &out->correct, &out->count};
-    Run r = {0};
-    Status s = run_start(&r, call, b, msg);
-    if (s == OK) s = run_block(&r, &call->fn->samples.block);
-    for (int i = 0; i < 4 && s == OK; i++) {
-        Str name = intern(names[i]);
-        s = take_run_value(&r, run_lookup(&r, name), name, DT_F32, to[i]);
-    }
-    arena_free(r.a);
-    return s;
-}
-
-static Status take_gradient(Run *r, int i, ValueId *out) {
-    bool rule = r->fn->rule;
-    Str name = r->fn->grad.out.data[r->fn->all_in ? 0 : i];
-    const Val *v = run_lookup(r, name);
-    DType d = r->call->want[i];
-    if (r->fn->all_in) v = &v->list[i];
-    TRY(take_run_value(r, v, name, rule ? NUM_DTYPES : d, out));
-    if (rule && is_value(*out) && !v->typed && d != NUM_DTYPES &&
-        value_dtype(r->b->g, *out) != d)
-        node_store(r->b->g, r->first, r->start, *out, d);
-    return OK;
-}
-
-/* Names of the body stay bound in the grad part: values that the forward
-   pass also computes become one value when equal nodes are merged. */
-static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
-                      ValueId *gin) {
-    const FnCall *c = r->call;
-    const FnPart *part = &r->fn->grad;
-    bool all = r->fn->all_out;
-    TRY(run_block(r, &r->fn->body.block));
-    for (int i = 0; i < (all ? 1 : c->nout); i++)
-        run_bind(r, r->fn->results.data[i].name,
-                 all ? val_list(r, result, c->nout) : val_tensor(result[i]));
-    for (int i = 0; i < part->in.len; i++)
-        run_bind(r, part->in.data[i],
-                 all ? val_list(r, gout, c->nout)
-                     : val_tensor(i < c->nout ? gout[i] : NO_VALUE));
-    TRY(run_block(r, &part->block));
-    for (int i = 0; i < c->nin; i++) {
-        gin[i] = NO_VALUE;
-        if (r->fn->all_in || i < part->out.len)
-            TRY(take_gradient(r, i, &gin[i]));
-    }
-    graph_drop_unneeded(r->b->g, r->first, r->start, gin, c->nin);
-    return OK;
-}
-
-Status fn_run_grad(Builder *b, const FnCall *call, const ValueId *result,
-                   const ValueId *gout, ValueId *gin, char *msg) {
-    Run r = {0};
-    Status s = run_start(&r, call, b, msg);
-    if (s == OK) s = grad_of(&r, result, gout, gin);
-    arena_free(r.a);
-    return s;
-}
-
-/* ---- attributes ---------------------------------------------------------- */
-
-Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
-                  const FnAttr *attr, Attr *out, char *msg) {
-    Run r = {0};
-    Builder b = {.g = g};
-    FnCall call = {.fn = fn, .in = in, .nin = nin};
-    bool found;
-    run_open(&r, &call, &b, msg);
-    Status s = find_attr(&r, attr, out, &found);
-    if (attr_get(attr->key)->kind == ATTR_INTS && s == OK && out->u.ints.n)
-        out->u.ints.v = arena_dup(g->arena, out->u.ints.v,
-                                  (size_t)out->u.ints.n * sizeof(int64_t));
-    arena_free(r.a);
-    return s;
 }

@@ -126,6 +126,8 @@ KM_INLINE double km_double(uint64_t u) {
 /* ---- kernels of one text (C only) ---------------------------------------- */
 
 #ifndef __cplusplus
+#include "kmath_arrays.h"
+
 /* A size parameter of shared kernels. */
 typedef union km_size {
     int64_t i;
