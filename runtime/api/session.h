@@ -332,6 +332,15 @@ ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin);
 ampc_status rows_end(ampc_session *s, ampc_status status);
 ampc_status rows_skip(ampc_session *s);
 
+/* api_files.c */
+ampc_status api_save(ampc_session *s, const char *path);
+ampc_status api_load(ampc_session *s, const char *path);
+ampc_status api_load_weights(ampc_session *s, const ampc_weights *from);
+ampc_status api_save_weights(ampc_session *s, const char *path);
+ampc_status api_resume(ampc_session *s, const char *path);
+ampc_status api_set_cursor(ampc_session *s, const char *json);
+const char *api_get_cursor(const ampc_session *s);
+
 /* infer.c */
 ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
                          int64_t valid, ampc_eval *sums);
