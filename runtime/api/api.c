@@ -10,6 +10,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/base/host.h"
+#include "runtime/base/try.h"
 #include "runtime/files/sections.h"
 #include "runtime/program/mode.h"
 
@@ -67,8 +68,7 @@ static ampc_status api_program(const ampc_module_t *module, const char *name,
                                ampc_program_info *out) {
     const AmpcModule *m = plan_of(module);
     int p;
-    ampc_status status = named_program(m, name, SIZED(out), &p);
-    if (status != AMPC_OK) return status;
+    TRY(named_program(m, name, SIZED(out), &p));
     ampc_program_info i = {.ninput = m->programs[p].nin,
                            .noutput = m->programs[p].nout,
                            .nstep = module_plan(m)->runs[p].nstep,
@@ -84,8 +84,7 @@ static ampc_status tensor_info(const ampc_module_t *module, const char *name,
     const AmpcModule *m = plan_of(module);
     uint64_t bytes = 0;
     int p;
-    ampc_status status = named_program(m, name, SIZED(out), &p);
-    if (status != AMPC_OK) return status;
+    TRY(named_program(m, name, SIZED(out), &p));
     const PlanProgram *x = &m->programs[p];
     if (index >= (output ? x->nout : x->nin)) return AMPC_ERR_ARGUMENT;
     const PlanTensor *t = &m->tensors[(output ? x->out0 : x->in0) + index];
@@ -262,13 +261,10 @@ static ampc_status named_var(ampc_session *s, const char *name, int *v) {
 static ampc_status do_read_variable(ampc_session *s, const char *name,
                                     const ampc_output *out) {
     int v;
-    ampc_status status = named_var(s, name, &v);
-    if (status != AMPC_OK) return status;
+    TRY(named_var(s, name, &v));
     const PlanVar *p = &s->m->vars[v];
-    status = out_fits(s, name, p->dtype, p->bytes, out);
-    if (status == AMPC_OK && p->kind == PLAN_SHADOW)
-        status = session_refresh(s);
-    if (status != AMPC_OK) return status;
+    TRY(out_fits(s, name, p->dtype, p->bytes, out));
+    if (p->kind == PLAN_SHADOW) TRY(session_refresh(s));
     return out_get(s, var_ref((uint32_t)v, 0), out, 0, p->bytes);
 }
 
@@ -318,18 +314,17 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
 static ampc_status do_write_variable(ampc_session *s, const char *name,
                                      const ampc_input *in) {
     int i;
-    ampc_status status = named_var(s, name, &i);
-    if (status != AMPC_OK) return status;
+    TRY(named_var(s, name, &i));
     const PlanVar *v = &s->m->vars[i];
-    status = write_check(s, v, in);
-    if (status != AMPC_OK) return status;
+    TRY(write_check(s, v, in));
     if (!var_in_range(s, (uint32_t)i, in->data))
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "variable '%.200s' cannot be %g", v->name,
                             scalar_number(v->dtype, in->data));
     s->random = -1;
     s->stale = true;
-    status = s->backend->put(s, var_ref((uint32_t)i, 0), in->data, v->bytes);
+    ampc_status status =
+        s->backend->put(s, var_ref((uint32_t)i, 0), in->data, v->bytes);
     if (status != AMPC_OK || v->rank != 0) return status;
     if (i == s->known[VAR_MICRO])
         s->micro = (int64_t)scalar_number(v->dtype, in->data);

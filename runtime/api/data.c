@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 /* The text behind the prefix, or NULL. */
 static const char *behind(const char *name, const char *prefix) {
@@ -87,10 +88,9 @@ ampc_status data_trained(ampc_session *s, int64_t count) {
                             "message names it",
                             s->bad_rank);
     }
-    ampc_status status = kept(s, VAR_BAD_CHECK, &k);
-    if (status == AMPC_OK) status = kept(s, VAR_BAD_AT, &b.index);
-    if (status == AMPC_OK) status = kept(s, VAR_BAD_VALUE, &b.value);
-    if (status != AMPC_OK) return status;
+    TRY(kept(s, VAR_BAD_CHECK, &k));
+    TRY(kept(s, VAR_BAD_AT, &b.index));
+    TRY(kept(s, VAR_BAD_VALUE, &b.value));
     if (!check_at(s, k, &b, &loop)) b.input = "";
     return data_fail(s, &b, loop);
 }
@@ -121,11 +121,9 @@ ampc_status data_ran(ampc_session *s, int64_t valid) {
         ampc_bad_data b = {.size = sizeof b, .count = s->bad.count};
         bool loop;
         if (!check_read(t->name, &b, &loop)) continue;
-        ampc_status status =
-            s->backend->get(s, output_ref(s, s->last, (int)i), &b.index, 8);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->get(s, output_ref(s, s->last, (int)i), &b.index, 8));
         if (b.index < 0 || (!loop && !counts(s, p, &b, valid))) continue;
-        status =
+        ampc_status status =
             s->backend->get(s, output_ref(s, s->last, (int)i + 1), &b.value, 8);
         return status == AMPC_OK ? data_fail(s, &b, loop) : status;
     }

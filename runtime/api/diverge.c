@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 enum { DEFAULT_MAX_SKIPPED = 100 };
 
@@ -58,8 +59,7 @@ static ampc_status search_var(ampc_session *s, uint32_t var,
     shard_range(s, var, &lo, &hi);
     for (uint64_t at = lo, n; at < hi; at += n) {
         n = hi - at < sizeof piece ? hi - at : sizeof piece;
-        ampc_status status = s->backend->get(s, var_ref(var, at), piece, n);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->get(s, var_ref(var, at), piece, n));
         size_t each = dtype_bytes(v->dtype);
         if (!diverge_search(v->dtype, piece, n / each, at / each, x)) continue;
         x->origin = AMPC_ORIGIN_VARIABLE;
@@ -243,8 +243,7 @@ ampc_status diverge_trained(ampc_session *s) {
     if (!over && s->program[PROG_LOCATE] < 0) return AMPC_OK;
     ampc_nonfinite x = {
         .size = sizeof x, .index = -1, .value = NAN, .tried = m->tried};
-    ampc_status status = find_first(s, &x, &kind);
-    if (status != AMPC_OK) return status;
+    TRY(find_first(s, &x, &kind));
     x.advice = advice_of(s, &x);
     s->nonfinite = x;
     describe(s, &x, kind, text, sizeof text);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 /* ---- outputs ------------------------------------------------------------- */
 
@@ -67,8 +68,7 @@ static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
     uint64_t left = valid_bytes(s, output_tensor(s, i), valid);
     while (left) {
         uint64_t n = left < sizeof part ? left : sizeof part;
-        ampc_status status = s->backend->get(s, at, part, n);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->get(s, at, part, n));
         for (uint64_t k = 0; k < n / sizeof *part; k++) *sum += part[k];
         at.offset += n;
         left -= n;
@@ -125,10 +125,9 @@ static ampc_status evaluate_batch(ampc_session *s, const ampc_input *in,
     ampc_eval *e = sums;
     bool classifies;
     double count = 0;
-    ampc_status status = session_run(s, PROG_EVAL, in, nin);
-    if (status == AMPC_OK) status = data_ran(s, valid);
-    if (status != AMPC_OK) return status;
-    status = add_loss(s, valid, e, e->samples == 0);
+    TRY(session_run(s, PROG_EVAL, in, nin));
+    TRY(data_ran(s, valid));
+    ampc_status status = add_loss(s, valid, e, e->samples == 0);
     if (status == AMPC_OK)
         status = add_pair(s, OUT_CORRECT, OUT_COUNT, valid, &e->correct,
                           &e->count, &classifies);
@@ -207,9 +206,7 @@ static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
                                 o->name ? o->name : "(by position)");
         const PlanProgram *p = &s->m->programs[program];
         const PlanTensor *t = &s->m->tensors[p->out0 + (uint32_t)at];
-        ampc_status status =
-            out_fits(s, t->name, t->dtype, valid_bytes(s, t, valid), o);
-        if (status != AMPC_OK) return status;
+        TRY(out_fits(s, t->name, t->dtype, valid_bytes(s, t, valid), o));
     }
     return AMPC_OK;
 }
@@ -294,8 +291,7 @@ static ampc_status do_read_output(ampc_session *s, const char *name,
     const PlanTensor *t = output_tensor(s, at);
     uint64_t bytes = 0;
     dense_bytes(t->dtype, t->rank, t->dim, &bytes);
-    ampc_status status = out_fits(s, t->name, t->dtype, bytes, out);
-    if (status != AMPC_OK) return status;
+    TRY(out_fits(s, t->name, t->dtype, bytes, out));
     return out_get(s, output_ref(s, s->last, at), out, 0, bytes);
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
     int program = s->program[PROG_LOCATE];
@@ -19,11 +20,8 @@ ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
     int i = find_known_output(s, program, OUT_NONFINITE);
     if (i < 0)
         return session_fail(s, AMPC_ERR_INTERNAL, "program locate is damaged");
-    ampc_status status = session_run(s, PROG_LOCATE, in, nin);
-    if (status == AMPC_OK)
-        status =
-            s->backend->get(s, output_ref(s, program, i), &found, sizeof found);
-    if (status != AMPC_OK) return status;
+    TRY(session_run(s, PROG_LOCATE, in, nin));
+    TRY(s->backend->get(s, output_ref(s, program, i), &found, sizeof found));
     if (s->located == INT64_MAX) s->located = found;
     return AMPC_OK;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 bool rows_has(const ampc_session *s, const PlanTensor *t) {
     return t->rank > 0 && s->batch > 0 && t->dim[0] == s->batch;
@@ -62,8 +63,7 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
         need += rounded((size_t)bytes);
     }
-    ampc_status status = room_for(s, &s->rows, need);
-    if (status != AMPC_OK) return status;
+    TRY(room_for(s, &s->rows, need));
     ampc_input *to = (ampc_input *)(void *)s->rows.data;
     char *room = s->rows.data + rounded(nin * sizeof *in);
     for (size_t i = 0; i < nin; i++) {
@@ -112,8 +112,7 @@ ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin) {
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         sizes_choose(s, ids[i], *in, nin);
     s->valid = s->batch;
-    ampc_status status = sizes_pad(s, PROG_MICRO, in, nin);
-    if (status != AMPC_OK) return status;
+    TRY(sizes_pad(s, PROG_MICRO, in, nin));
     int64_t n = rows_given(s, s->program[PROG_MICRO], *in, nin);
     if (n < 0 || n >= s->batch) return AMPC_OK;
     if (n && !info_int(s->m, "masks", 0))
@@ -126,7 +125,8 @@ ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin) {
                             (long long)n, (long long)s->batch);
     s->valid = n;
     if (!n) return AMPC_OK;
-    status = rows_take(s, s->program[PROG_MICRO], *in, nin, 0, n, in);
+    ampc_status status =
+        rows_take(s, s->program[PROG_MICRO], *in, nin, 0, n, in);
     return status == AMPC_OK ? set_valid(s, n) : status;
 }
 

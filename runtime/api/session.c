@@ -10,6 +10,7 @@
 #include "runtime/api/session.h"
 #include "runtime/base/host.h"
 #include "runtime/base/json.h"
+#include "runtime/base/try.h"
 
 static void *default_alloc(void *ctx, size_t bytes, size_t align) {
     (void)ctx;
@@ -154,9 +155,8 @@ static ampc_status choose_device(ampc_session *s) {
 /* Runs `work` on the device, before the host's first call. */
 static ampc_status with_device(ampc_session *s,
                                ampc_status (*work)(ampc_session *)) {
-    ampc_status status = s->backend->enter(s);
-    if (status != AMPC_OK) return status;
-    status = work(s);
+    TRY(s->backend->enter(s));
+    ampc_status status = work(s);
     s->backend->leave(s);
     return status;
 }
@@ -203,10 +203,8 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
         return open_error(err, err_size, AMPC_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
     if (!m) return open_error(err, err_size, AMPC_ERR_ARGUMENT, "no module");
-    ampc_status status = options_read(m, options, &o, err, err_size);
-    if (status == AMPC_OK)
-        status = device_read(m, &o, &want, &ordinal, err, err_size);
-    if (status != AMPC_OK) return status;
+    TRY(options_read(m, options, &o, err, err_size));
+    TRY(device_read(m, &o, &want, &ordinal, err, err_size));
     ampc_session *s = o.alloc(o.alloc_ctx, sizeof *s, 64);
     if (!s) return open_error(err, err_size, AMPC_ERR_MEMORY, "out of memory");
     memset(s, 0, sizeof *s);
@@ -218,7 +216,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->pid = host_process();
     s->metrics.size = sizeof s->metrics;
     s->bad_rank = s->random = -1;
-    status = session_build(s);
+    ampc_status status = session_build(s);
     if (o.comm) status = comm_join(s, status);
     if (status == AMPC_OK) status = with_device(s, shards_refresh);
     if (status != AMPC_OK) {

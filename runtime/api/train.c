@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 /* ---- metrics ------------------------------------------------------------- */
 
@@ -62,8 +63,7 @@ static ampc_status fetch_metrics(ampc_session *s) {
     uint64_t value[WATCH_COUNT];
     ampc_status status = AMPC_OK;
     if (s->due_update >= 0) {
-        status = s->backend->watched(s, s->due_update, value);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->watched(s, s->due_update, value));
         fill_metrics(s, s->due_update, value);
         status = find_bad_data(s, s->due_update, value);
         s->due_update = -1;
@@ -73,8 +73,7 @@ static ampc_status fetch_metrics(ampc_session *s) {
         if (status != AMPC_OK) return status;
     }
     if (s->due_loss >= 0) {
-        status = s->backend->watched(s, s->due_loss, value);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->watched(s, s->due_loss, value));
         s->metrics.loss = watch_number(s, s->due_loss, value, WATCH_LOSS, NAN);
         s->metrics.updated = s->metrics.applied = 0;
         status = find_bad_data(s, s->due_loss, value);
@@ -189,8 +188,7 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
 
 static ampc_status put_metrics(ampc_session *s, ampc_metrics *out) {
     if (!out) return AMPC_OK;
-    ampc_status status = fetch_metrics(s);
-    if (status != AMPC_OK) return status;
+    TRY(fetch_metrics(s));
     ampc_metrics m = s->metrics;
     PUT(out, m);
     return AMPC_OK;
@@ -251,8 +249,7 @@ static ampc_status choose_objective(ampc_session *s, const char *name) {
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "%lld micro-steps were made for objective '%.200s'",
                             (long long)s->micro, s->objective);
-    ampc_status status = fetch_metrics(s);
-    if (status != AMPC_OK) return status;
+    TRY(fetch_metrics(s));
     s->objective = found;
     session_find_known(s);
     return AMPC_OK;

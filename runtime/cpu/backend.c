@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/host.h"
+#include "runtime/base/try.h"
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/device.h"
 
@@ -52,9 +53,7 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
         shard_range(s, i, &lo, &hi);
         if (m->vars[i].kind != PLAN_GRAD) total += round64(hi - lo);
     }
-    ampc_status status =
-        need(s, &d->vars, &d->vars_bytes, total, "parameters and state");
-    if (status != AMPC_OK) return status;
+    TRY(need(s, &d->vars, &d->vars_bytes, total, "parameters and state"));
     memset(d->vars, 0, head);
     d->bound = d->vars;
     d->var = (void **)(d->bound + m->nprogram);
@@ -93,12 +92,10 @@ static ampc_status alloc_all(ampc_session *s, CpuDevice *d) {
     uint64_t arena = 0;
     for (uint32_t i = 0; i < s->m->nprogram; i++)
         if (plan->runs[i].arena > arena) arena = plan->runs[i].arena;
-    ampc_status status = alloc_vars(s, d);
-    if (status == AMPC_OK) status = alloc_arena(s, d, arena);
-    if (status == AMPC_OK)
-        status = need(s, &d->scratch, &d->scratch_bytes,
-                      scratch_bytes(plan, pool_threads(d->pool)), "scratch");
-    return status;
+    TRY(alloc_vars(s, d));
+    TRY(alloc_arena(s, d, arena));
+    return need(s, &d->scratch, &d->scratch_bytes,
+                scratch_bytes(plan, pool_threads(d->pool)), "scratch");
 }
 
 static ampc_status cpu_zero_grads(ampc_session *s) {
@@ -114,9 +111,7 @@ ampc_status cpu_need_grads(ampc_session *s) {
     for (uint32_t i = 0; i < s->m->nvar; i++)
         if (s->m->vars[i].kind == PLAN_GRAD)
             total += round64(s->m->vars[i].bytes);
-    ampc_status status =
-        need(s, &d->grads, &d->grads_bytes, total, "gradients");
-    if (status != AMPC_OK) return status;
+    TRY(need(s, &d->grads, &d->grads_bytes, total, "gradients"));
     char *p = d->grads;
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         if (s->m->vars[i].kind != PLAN_GRAD) continue;
@@ -215,8 +210,7 @@ static ampc_status cpu_open(ampc_session *s) {
     CpuDevice *d = s->device = mem_alloc(s, sizeof *d);
     if (!d) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     *d = (CpuDevice){.isa = NULL};
-    ampc_status status = choose_isa(s, d);
-    if (status != AMPC_OK) return status;
+    TRY(choose_isa(s, d));
     cpu_bf16_dot(); /* measured here, so that no step includes it */
     d->pool = pool_create(s->opt.threads);
     if (!d->pool)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 /* ---- the device ---------------------------------------------------------- */
@@ -59,10 +60,9 @@ static ampc_status load_libraries(ampc_session *s) {
         s->gpu_is_there = d->cu.lib != NULL; /* the driver is too old */
         return session_fail(s, AMPC_ERR_UNSUPPORTED, "%s", why);
     }
-    ampc_status status = find_device(s);
-    if (status == AMPC_OK && gpu_has_products(s->m))
-        status = lt_load(s, &d->cu, &d->lt);
-    return status;
+    TRY(find_device(s));
+    if (gpu_has_products(s->m)) TRY(lt_load(s, &d->cu, &d->lt));
+    return AMPC_OK;
 }
 
 /* ---- what lives in its context ------------------------------------------- */
@@ -113,9 +113,8 @@ static ampc_status make_handle(ampc_session *s) {
 static ampc_status gpu_need_grads(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     if (d->late || !d->late_bytes) return AMPC_OK;
-    ampc_status status = memory_alloc_late(s);
-    if (status != AMPC_OK) return status;
-    status = gpu_zero_grads(s);
+    TRY(memory_alloc_late(s));
+    ampc_status status = gpu_zero_grads(s);
     if (status == AMPC_OK) status = bind_all(s);
     if (status != AMPC_OK)
         d->broken = status; /* programs are only partly
@@ -136,17 +135,15 @@ static ampc_status first_values(ampc_session *s) {
 }
 
 static ampc_status build(ampc_session *s) {
-    ampc_status status = image_load(s);
-    if (status == AMPC_OK) status = make_streams(s);
-    if (status == AMPC_OK) status = gpu_ranks_open(s);
-    if (status == AMPC_OK) status = make_handle(s);
-    if (status == AMPC_OK) status = memory_alloc(s);
+    TRY(image_load(s));
+    TRY(make_streams(s));
+    TRY(gpu_ranks_open(s));
+    TRY(make_handle(s));
+    TRY(memory_alloc(s));
     /* measuring fills all memory, so it must not run later */
-    if (status == AMPC_OK &&
-        (s->opt.comm || s->accumulate > 1 || tune_measures()))
-        status = memory_alloc_late(s);
-    if (status == AMPC_OK) status = first_values(s);
-    return status;
+    if (s->opt.comm || s->accumulate > 1 || tune_measures())
+        TRY(memory_alloc_late(s));
+    return first_values(s);
 }
 
 /* ---- open, close --------------------------------------------------------- */
@@ -179,9 +176,9 @@ static ampc_status gpu_open(ampc_session *s) {
         return session_fail(s, AMPC_ERR_INTERNAL,
                             "the module's CUDA plan is damaged at '%.200s'",
                             defect);
-    ampc_status status = load_libraries(s);
-    if (status == AMPC_OK) status = bind_tables(s);
-    return status == AMPC_OK ? open_context(s) : status;
+    TRY(load_libraries(s));
+    TRY(bind_tables(s));
+    return open_context(s);
 }
 
 static void close_streams(GpuDevice *d) {

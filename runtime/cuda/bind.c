@@ -8,6 +8,7 @@
    and their values. */
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 /* ---- is it sound? -------------------------------------------------------- */
@@ -309,7 +310,6 @@ typedef struct Scratchpad { /* host memory that open frees */
 
 static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     const PlanStep *t = b->t;
-    ampc_status status;
     *out = (GpuStep){.kind = t->kind, .name = t->name ? t->name : ""};
     switch (t->kind) {
     case PLAN_LAUNCH: return bind_launch(b, out);
@@ -318,8 +318,7 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     case PLAN_PRODUCT:
         out->product = &b->d->products[b->d->nbound + p->nproduct];
         p->names[p->nproduct] = out->name;
-        status = bind_own(b, out);
-        if (status != AMPC_OK) return status;
+        TRY(bind_own(b, out));
         return product_bind(b->s, b->program, t, out->product,
                             &p->keys[p->nproduct++]);
     case PLAN_SUM: out->bucket = t; return AMPC_OK;
@@ -348,8 +347,7 @@ static ampc_status bind_programs(ampc_session *s, Scratchpad *pad,
         d->programs[i].bound = true;
         for (uint32_t j = 0; j < s->plan->runs[i].nstep; j++) {
             b.t = &s->plan->steps[s->plan->runs[i].step0 + j];
-            ampc_status status = bind_step(&b, &d->programs[i].steps[j], pad);
-            if (status != AMPC_OK) return status;
+            TRY(bind_step(&b, &d->programs[i].steps[j], pad));
         }
         watch_bind(s, (int)i);
     }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/files/sections.h"
 
@@ -83,8 +84,7 @@ static ampc_status load_unit(ampc_session *s, SectionFile *f, const char *arch,
     PlanSection sec;
     bool there;
     snprintf(name, sizeof name, "cuda:%.20s:%u", arch, unit);
-    ampc_status status = section_find(f, name, &sec, &there);
-    if (status != AMPC_OK) return status;
+    TRY(section_find(f, name, &sec, &there));
     if (!there) {
         char what[120];
         snprintf(what, sizeof what, "no section '%s'", name);
@@ -164,8 +164,7 @@ static ampc_status try_all(ampc_session *s, SectionFile *f) {
     while ((rank = arch_next(d, s->m->cuda, rank, &arch)) > 0) {
         char text[200];
         CUresult e;
-        ampc_status status = load_arch(s, f, arch, &e);
-        if (status != AMPC_OK) return status;
+        TRY(load_arch(s, f, arch, &e));
         d->arch = arch;
         if (e == CUDA_OK) return AMPC_OK;
         if (!is_refusal(e)) return gpu_fail(s, e, "cuModuleLoadDataEx", NULL);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 /* ---- layout -------------------------------------------------------------- */
@@ -240,8 +241,7 @@ ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
         uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, p + at, n, d->stream),
             "copy to the host");
-        ampc_status status = gpu_wait_stream(s, d->stream, "copy to the host");
-        if (status != AMPC_OK) return status;
+        TRY(gpu_wait_stream(s, d->stream, "copy to the host"));
         memcpy((char *)to + at, d->bounce, n);
     }
     return AMPC_OK;
@@ -302,8 +302,7 @@ static ampc_status write_small(ampc_session *s, CUdeviceptr to,
     GpuDevice *d = gpu_of(s);
     unsigned i = d->next_small++ % GPU_SMALL;
     char *host = d->small + i * GPU_SMALL_BYTES;
-    ampc_status status = gpu_wait(s, d->written[i], "copy to the device");
-    if (status != AMPC_OK) return status;
+    TRY(gpu_wait(s, d->written[i], "copy to the device"));
     memcpy(host, from, bytes);
     GPU(d->cu.MemcpyHtoDAsync(to, host, bytes, d->stream),
         "copy to the device");
@@ -321,9 +320,7 @@ ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
         memcpy(d->bounce, (const char *)from + at, n);
         GPU(d->cu.MemcpyHtoDAsync(to + at, d->bounce, n, d->stream),
             "copy to the device");
-        ampc_status status =
-            gpu_wait_stream(s, d->stream, "copy to the device");
-        if (status != AMPC_OK) return status;
+        TRY(gpu_wait_stream(s, d->stream, "copy to the device"));
     }
     return AMPC_OK;
 }

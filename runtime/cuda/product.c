@@ -4,6 +4,7 @@
    Row-major C[m,n] = A[m,k] B[k,n] is column-major C'[n,m] = B'[n,k] A'[k,m]:
    the operands are exchanged and nothing is transposed in memory. Matrices are
    described once, at open.                                                   */
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 /* ---- shapes -------------------------------------------------------------- */
@@ -186,8 +187,7 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
         if (p->zeros && more) return cannot(s, t, "it sums nothing");
         return AMPC_OK;
     }
-    ampc_status status = make_key(s, t, p, bias, key);
-    if (status != AMPC_OK) return status;
+    TRY(make_key(s, t, p, bias, key));
     int e = make_layouts(lt, key, p);
     if (e == 0) e = make_desc(lt, key, p, bias);
     return e ? lt_fail(s, e, "description of a product", t->name) : AMPC_OK;

@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include <time.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 /* ---- waiting ------------------------------------------------------------- */
@@ -187,10 +188,10 @@ static ampc_dtype sent_as(const ampc_session *s, const PlanStep *t) {
 }
 
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t) {
-    ampc_status status = fork_off(s);
-    if (status != AMPC_OK) return status;
-    status = sent_as(s, t) == AMPC_DTYPE_F32 ? add_bucket(s, t)
-                                             : add_rounded(s, t, sent_as(s, t));
+    TRY(fork_off(s));
+    ampc_status status = sent_as(s, t) == AMPC_DTYPE_F32
+                             ? add_bucket(s, t)
+                             : add_rounded(s, t, sent_as(s, t));
     return status == AMPC_OK ? clear_others(s, t) : status;
 }
 
@@ -244,13 +245,12 @@ static ampc_status sum_tail(ampc_session *s) {
 
 ampc_status gpu_sum_rest(ampc_session *s) {
     const PlanRun *r = &s->plan->runs[s->program[PROG_MICRO]];
-    ampc_status status = AMPC_OK;
-    for (uint32_t i = 0; i < r->nstep && !s->whole && status == AMPC_OK; i++)
+    for (uint32_t i = 0; i < r->nstep && !s->whole; i++)
         if (s->plan->steps[r->step0 + i].kind == PLAN_SUM)
-            status = gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]);
-    if (status == AMPC_OK) status = fork_off(s);
-    if (status == AMPC_OK) status = sum_tail(s);
-    return status == AMPC_OK ? ranks_join(s) : status;
+            TRY(gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]));
+    TRY(fork_off(s));
+    TRY(sum_tail(s));
+    return ranks_join(s);
 }
 
 /* After program update: sends each rank's updated parts to all ranks. */
@@ -260,8 +260,7 @@ ampc_status gpu_hand_out(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     int n = 0;
     if (!s->shards) return AMPC_OK;
-    ampc_status status = fork_off(s);
-    if (status != AMPC_OK) return status;
+    TRY(fork_off(s));
     int failed = c->group(c->ctx, 1);
     for (int r = 0; r < c->world && !failed; r++)
         for (ShardPart p = {0}; !failed && shard_next(s, PROG_UPDATE, r, &p);) {
@@ -288,8 +287,7 @@ static ampc_status through_host(ampc_session *s, const GpuStep *t) {
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, t->from + at, n, d->work),
             "copy to the host");
         GPU(d->cu.StreamSynchronize(d->work), "copy to the host");
-        ampc_status status = comm_sum_now(s, d->bounce, &part);
-        if (status != AMPC_OK) return status;
+        TRY(comm_sum_now(s, d->bounce, &part));
         GPU(d->cu.MemcpyHtoDAsync(t->from + at, d->bounce, n, d->work),
             "copy to the device");
         GPU(d->cu.StreamSynchronize(d->work), "copy to the device");
@@ -300,8 +298,7 @@ static ampc_status through_host(ampc_session *s, const GpuStep *t) {
 ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
     if (!s->opt.comm) return AMPC_OK;
     if (!s->on_device) return through_host(s, t);
-    ampc_status status = fork_off(s);
-    if (status != AMPC_OK) return status;
+    TRY(fork_off(s));
     if (add_up(s, t->from, (uint64_t)t->sum->bytes, (ampc_dtype)t->sum->dtype))
         return broken(s, "statistics");
     return ranks_join(s);

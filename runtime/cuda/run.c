@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 /* ---- inputs -------------------------------------------------------------- */
@@ -56,8 +57,7 @@ static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
                                 const void *const *in) {
     GpuDevice *d = gpu_of(s);
     char *to = d->host_slot[slot];
-    ampc_status status = gpu_wait(s, d->uploaded[slot], "upload of inputs");
-    if (status != AMPC_OK) return status;
+    TRY(gpu_wait(s, d->uploaded[slot], "upload of inputs"));
     for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
         uint64_t bytes = input_bytes(s, program, i);
         if (bytes && in[i] != to && !s->in_device[i]) memcpy(to, in[i], bytes);
@@ -93,8 +93,7 @@ static ampc_status upload_slot(ampc_session *s, int program,
     GpuDevice *d = gpu_of(s);
     unsigned slot = d->next_slot;
     if (is_taken(s, program, slot, in)) slot = (slot + 1) % GPU_SLOTS;
-    ampc_status status = stage_inputs(s, program, slot, in);
-    if (status != AMPC_OK) return status;
+    TRY(stage_inputs(s, program, slot, in));
     d->next_slot = (slot + 1) % GPU_SLOTS;
     GPU(d->cu.StreamWaitEvent(d->copy, d->freed[slot], 0), "cuStreamWaitEvent");
     uint32_t i = 0;
@@ -120,8 +119,7 @@ static ampc_status take_inputs(ampc_session *s, int program,
                                const void *const *in) {
     GpuDevice *d = gpu_of(s);
     CUdeviceptr to = d->input;
-    ampc_status status = gpu_join_host(s);
-    if (status != AMPC_OK) return status;
+    TRY(gpu_join_host(s));
     for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
         uint64_t bytes = input_bytes(s, program, i);
         if (bytes && s->in_device[i])
@@ -135,17 +133,15 @@ static ampc_status take_inputs(ampc_session *s, int program,
 static ampc_status upload(ampc_session *s, int program, const void *const *in) {
     const PlanProgram *p = &s->m->programs[program];
     uint32_t given = 0;
-    ampc_status status = AMPC_OK;
     if (gpu_of(s)->programs[program].input_bytes == 0) return AMPC_OK;
-    for (uint32_t i = 0; i < p->nin && status == AMPC_OK; i++) {
+    for (uint32_t i = 0; i < p->nin; i++) {
         if (!s->in_device[i] || !input_bytes(s, program, i)) continue;
-        status = gpu_owns(s, s->m->tensors[p->in0 + i].name, in[i]);
+        TRY(gpu_owns(s, s->m->tensors[p->in0 + i].name, in[i]));
         given++;
     }
-    if (status == AMPC_OK && given < p->nin)
-        status = upload_slot(s, program, in);
-    if (status == AMPC_OK && given) status = take_inputs(s, program, in);
-    return status;
+    if (given < p->nin) TRY(upload_slot(s, program, in));
+    if (given) TRY(take_inputs(s, program, in));
+    return AMPC_OK;
 }
 
 /* ---- scalars ------------------------------------------------------------- */
@@ -222,8 +218,7 @@ ampc_status gpu_watched(ampc_session *s, int program,
     GpuDevice *d = gpu_of(s);
     const GpuProgram *p = &d->programs[program];
     memset(value, 0, WATCH_COUNT * sizeof *value);
-    ampc_status status = gpu_wait(s, d->done, "end of a program");
-    if (status != AMPC_OK) return status;
+    TRY(gpu_wait(s, d->done, "end of a program"));
     for (int w = 0; w < WATCH_COUNT; w++) {
         PlanRef ref;
         uint32_t dtype;
@@ -258,10 +253,8 @@ static ampc_status tell_profile(ampc_session *s, int program) {
     const PlanRun *r = &s->plan->runs[program];
     const char *name = s->m->programs[program].name;
     float ms = 0;
-    ampc_status status = mark(s, r->nstep);
-    if (status != AMPC_OK) return status;
-    status = gpu_wait(s, d->marks[r->nstep], "end of a program");
-    if (status != AMPC_OK) return status;
+    TRY(mark(s, r->nstep));
+    TRY(gpu_wait(s, d->marks[r->nstep], "end of a program"));
     GPU(d->cu.EventElapsedTime(&ms, d->marks[0], d->marks[r->nstep]),
         "cuEventElapsedTime");
     uint64_t zero = now_ns() - (uint64_t)((double)ms * 1e6), from = zero;
@@ -311,16 +304,14 @@ static ampc_status copy(ampc_session *s, const GpuStep *t) {
 
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
-    ampc_status status = mark(s, step);
-    if (status != AMPC_OK) return status;
+    TRY(mark(s, step));
     if (t->kind == PLAN_SUM) /* else before update */
         return s->whole ? gpu_sum_bucket(s, t->bucket) : AMPC_OK;
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
     if (t->kind == PLAN_PRODUCT) return multiply(s, t);
-    status = launch(s, &t->first, t->name);
-    if (status == AMPC_OK) status = launch(s, &t->second, t->name);
-    return status;
+    TRY(launch(s, &t->first, t->name));
+    return launch(s, &t->second, t->name);
 }
 
 /* ---- captures and the library -------------------------------------------- */
@@ -408,8 +399,7 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
     GpuProgram *p = run_of(s, program);
     bool update = s->on_device && program == s->program[PROG_UPDATE];
     if (update && s->whole) return begin_update(s, p, walk);
-    ampc_status status = upload(s, program, in);
-    if (status != AMPC_OK) return status;
+    TRY(upload(s, program, in));
     d->work = d->stream;
     d->mode = GPU_EAGER;
     if (update) return gpu_sum_rest(s);

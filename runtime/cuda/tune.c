@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
 enum { CANDIDATES = 8, REPEATS = 5 };
@@ -84,8 +85,7 @@ static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
     if (p->after) {
         int e = product_unfuse(&t->d->lt, p, k);
         if (e) return lt_fail(t->s, e, "description of a product", name);
-        ampc_status status = candidates(t, p, k, name, 1, &found, &n);
-        if (status != AMPC_OK) return status;
+        TRY(candidates(t, p, k, name, 1, &found, &n));
     }
     if (!n && !p->own)
         return session_fail(t->s, AMPC_ERR_UNSUPPORTED,
@@ -130,10 +130,8 @@ static ampc_status fill_memory(Tuner *t) {
         uint16_t x = (uint16_t)((bits >> 40 & 0x83ff) | 0x3c00);
         memcpy(d->bounce + 2 * i, &x, sizeof x);
     }
-    ampc_status status = fill_block(t, d->memory, d->bytes);
-    if (status == AMPC_OK && d->late)
-        status = fill_block(t, d->late, d->late_bytes);
-    if (status != AMPC_OK) return status;
+    TRY(fill_block(t, d->memory, d->bytes));
+    if (d->late) TRY(fill_block(t, d->late, d->late_bytes));
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
         "cuMemsetD8Async");
     return gpu_wait_stream(s, d->stream, "cuStreamSynchronize");
@@ -171,8 +169,7 @@ static ampc_status measure(Tuner *t, const GpuProduct *p, const LtAlgo *algo,
     *ms = -1;
     if (product_launch(d, p, algo, d->stream) != LT_SUCCESS) return AMPC_OK;
     for (int i = 0; i < REPEATS; i++) {
-        ampc_status status = cool_cache(t);
-        if (status != AMPC_OK) return status;
+        TRY(cool_cache(t));
         GPU(d->cu.EventRecord(t->begin, d->stream), "cuEventRecord");
         if (product_launch(d, p, algo, d->stream) != LT_SUCCESS) return AMPC_OK;
         GPU(d->cu.EventRecord(t->end, d->stream), "cuEventRecord");
@@ -223,13 +220,11 @@ static ampc_status choose(Tuner *t, GpuProduct *p, ProductKey *k,
     }
     bool trial = t->may_measure && !known && !cache_find(c, c->n, k) &&
                  cache_writable(c);
-    ampc_status status =
-        candidates(t, p, k, name, trial ? CANDIDATES : 1, found, &n);
-    if (status != AMPC_OK) return status;
+    TRY(candidates(t, p, k, name, trial ? CANDIDATES : 1, found, &n));
     if (!n) return refused(t, p, k, name);
     p->algo = found[0].algo;
     if (!trial) return AMPC_OK;
-    status = fastest(t, p, found, n, &best);
+    ampc_status status = fastest(t, p, found, n, &best);
     if (status == AMPC_OK) cache_add(c, k, &found[best].algo);
     return status;
 }
@@ -259,9 +254,7 @@ static ampc_status choose_all(Tuner *t, ProductKey *keys,
     GPU(t->d->cu.EventCreate(&t->end, 0), "cuEventCreate");
     for (size_t i = 0; i < t->n; i++) {
         GpuProduct *p = &t->products[i];
-        ampc_status status =
-            p->desc ? choose(t, p, &keys[i], names[i]) : AMPC_OK;
-        if (status != AMPC_OK) return status;
+        TRY(p->desc ? choose(t, p, &keys[i], names[i]) : AMPC_OK);
     }
     if (t->refused)
         session_log(s,

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/program/quantized.h"
 
@@ -104,8 +105,7 @@ static ampc_status put_section(ampc_session *s, Text *t, const char *section) {
         const PlanVar *v = &s->m->vars[i];
         const char *in = section_of(v);
         if (!in || strcmp(in, section) != 0) continue;
-        ampc_status status = s->backend->get(s, var_ref(i, 0), value, v->bytes);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->get(s, var_ref(i, 0), value, v->bytes));
         if (!first) text_printf(t, ",");
         first = false;
         text_quoted(t, v->name + 5);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/files/load.h"
 
 #include "runtime/base/glibc.h" /* last */
@@ -137,9 +138,7 @@ static ampc_status said_in_both(Load *l, JsonSpan of, JsonSpan other,
     for (JsonIter it = json_iter(of); json_next(&it, &key, &v);) {
         if (json_text(key, name, sizeof name) < 0) continue;
         if (!json_get(other, name, &w)) w = (JsonSpan){NULL, 0};
-        ampc_status status =
-            in_file ? said_differs(l, key, v, w) : said_differs(l, key, w, v);
-        if (status != AMPC_OK) return status;
+        TRY(in_file ? said_differs(l, key, v, w) : said_differs(l, key, w, v));
     }
     return AMPC_OK;
 }
@@ -258,9 +257,7 @@ static ampc_status load_layout(Load *l) {
                 load_names_add(&l->fresh, v->name);
                 continue;
             }
-            ampc_status status =
-                begins ? AMPC_OK : check_tensor(l, &l->sources[i], v);
-            if (status != AMPC_OK) return status;
+            TRY(begins ? AMPC_OK : check_tensor(l, &l->sources[i], v));
         }
         l->at[i] = total;
         total += (v->bytes + 63) & ~(uint64_t)63;
@@ -344,9 +341,8 @@ static ampc_status stage_tensor(Load *l, uint32_t i) {
 static ampc_status load_stage(Load *l) {
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
         if (l->at[i] == NOT_STAGED) continue;
-        ampc_status status = section_of(&l->s->m->vars[i]) ? stage_scalar(l, i)
-                                                           : stage_tensor(l, i);
-        if (status != AMPC_OK) return status;
+        TRY(section_of(&l->s->m->vars[i]) ? stage_scalar(l, i)
+                                          : stage_tensor(l, i));
     }
     return AMPC_OK;
 }
@@ -379,10 +375,7 @@ static ampc_status load_resume(Load *l) {
         l->micro = micro;
         l->summed = strchr(name, ':');
     }
-    if (l->micro > 0) {
-        ampc_status status = l->s->backend->need_grads(l->s);
-        if (status != AMPC_OK) return status;
-    }
+    if (l->micro > 0) TRY(l->s->backend->need_grads(l->s));
     return load_cursor(l);
 }
 
@@ -401,9 +394,8 @@ static ampc_status load_apply(Load *l) {
     s->stale = true;
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         if (l->at[i] == NOT_STAGED) continue;
-        ampc_status status = s->backend->put(
-            s, var_ref(i, 0), l->stage + l->at[i], s->m->vars[i].bytes);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->put(s, var_ref(i, 0), l->stage + l->at[i],
+                            s->m->vars[i].bytes));
     }
     if (!l->resume) return AMPC_OK;
     s->micro = l->micro;
@@ -509,8 +501,7 @@ static ampc_status read_var(ampc_session *s, StFile *f, const StTensor *t,
         uint64_t n = bytes - at < LOAD_PART ? bytes - at : LOAD_PART;
         ampc_status status = st_read(f, t, at, n, part);
         if (status != AMPC_OK) return session_fail(s, status, "%s", f->why);
-        status = shard_put(s, var_ref(var, at), part, n);
-        if (status != AMPC_OK) return status;
+        TRY(shard_put(s, var_ref(var, at), part, n));
     }
     return AMPC_OK;
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/try.h"
 #include "runtime/files/infile.h"
 #include "runtime/files/load.h"
 
@@ -116,8 +117,7 @@ static ampc_status add_shards(Load *l, const char *path, JsonSpan index) {
                                 "%s: its weight_map names no file beside it: "
                                 "%.*s",
                                 path, (int)(v.n < 100 ? v.n : 100), v.p);
-        ampc_status status = add_file(l, path, name, &json);
-        if (status != AMPC_OK) return status;
+        TRY(add_file(l, path, name, &json));
     }
     return AMPC_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/try.h"
 #include "runtime/files/load.h"
 
 void load_names_add(LoadNames *l, const char *name) {
@@ -297,18 +298,15 @@ ampc_status load_resolve(Load *l) {
     l->sources = mem_alloc(l->s, bytes);
     if (!l->sources) return load_memory(l);
     memset(l->sources, 0, bytes);
-    ampc_status status = resolve_averages(l);
-    if (status != AMPC_OK) return status;
+    TRY(resolve_averages(l));
     for (size_t i = 0; i < l->nfile; i++) {
         const StFile *f = &l->files[i]->st;
         for (size_t k = 0; k < f->ntensor; k++) {
             if (!f->tensors[k].name.n) continue;
-            status = resolve_one(l, l->files[i], &f->tensors[k]);
-            if (status != AMPC_OK) return status;
+            TRY(resolve_one(l, l->files[i], &f->tensors[k]));
         }
     }
-    status = check_renames(l);
-    if (status != AMPC_OK) return status;
+    TRY(check_renames(l));
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
         l->want += load_needs(l, i);
         if (load_lacks(l, i))

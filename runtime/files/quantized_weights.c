@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/program/quantized.h"
 
@@ -57,9 +58,7 @@ ampc_status quantize_tensor(StFile *f, const StTensor *t, int code, void *q,
     uint64_t n = (t->end - t->begin) / each;
     for (uint64_t i = 0; i < n; i += QUANTIZED_BLOCK) {
         int some = n - i < QUANTIZED_BLOCK ? (int)(n - i) : QUANTIZED_BLOCK;
-        ampc_status status =
-            st_read(f, t, i * each, (uint64_t)some * each, part);
-        if (status != AMPC_OK) return status;
+        TRY(st_read(f, t, i * each, (uint64_t)some * each, part));
         for (int k = 0; k < some; k++)
             x[k] = (float)float_at(t->dtype, part + (size_t)k * each);
         quantized_put(code, x, (int64_t)i, some, q, scale);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/base/crc.h"
+#include "runtime/base/try.h"
 #include "runtime/program/dtype.h"
 #include "runtime/files/infile.h"
 
@@ -179,8 +180,7 @@ static ampc_status st_read_header(StFile *f) {
     f->size = (uint64_t)st.st_size;
     if (!f->size) return st_bad(f, "the file is empty");
     if (f->size < 10) return st_bad(f, "not a safetensors file");
-    ampc_status status = st_pread(f, &n, 8, 0);
-    if (status != AMPC_OK) return status;
+    TRY(st_pread(f, &n, 8, 0));
     f->json = (n & 0xff) == '{' && n > HEADER_MAX;
     if ((n & 0xffffffff) == ZIP_MAGIC)
         return st_bad(f, "a zip file, as torch.save writes: make it one of "
@@ -193,7 +193,7 @@ static ampc_status st_read_header(StFile *f) {
     f->header = st_alloc(f, n);
     if (!f->header) return st_memory(f);
     f->header_bytes = n;
-    status = st_pread(f, f->header, n, 8);
+    ampc_status status = st_pread(f, f->header, n, 8);
     return status == AMPC_OK ? st_header(f) : status;
 }
 
@@ -232,8 +232,7 @@ static ampc_status st_sum(StFile *f, Summed *sum, uint64_t digits,
     *crc = 0;
     for (uint64_t at = 0; at < f->size; at += SUM_PART) {
         uint64_t n = f->size - at < SUM_PART ? f->size - at : SUM_PART;
-        ampc_status status = st_pread(f, sum->part, n, at);
-        if (status != AMPC_OK) return status;
+        TRY(st_pread(f, sum->part, n, at));
         for (uint64_t i = digits; digits && i < digits + ST_CRC_DIGITS; i++)
             if (i >= at && i < at + n) sum->part[i - at] = '0';
         *crc = crc_add(*crc, (uint8_t *)sum->part, n);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/base/crc.h"
 #include "runtime/base/utf8.h"
@@ -160,11 +161,9 @@ static ampc_status get_wide(StOut *o, const StItem *item, uint64_t at,
 static ampc_status out_item(StOut *o, const StItem *item) {
     for (uint64_t at = 0; at < item->bytes; at += PART) {
         uint64_t n = item->bytes - at < PART ? item->bytes - at : PART;
-        ampc_status status = item->scales < 0
-                                 ? get(o, item->var, at, o->sum->part, n)
-                                 : get_wide(o, item, at, n);
-        if (status == AMPC_OK) status = out_put(o, o->sum->part, n);
-        if (status != AMPC_OK) return status;
+        TRY(item->scales < 0 ? get(o, item->var, at, o->sum->part, n)
+                             : get_wide(o, item, at, n));
+        TRY(out_put(o, o->sum->part, n));
     }
     return AMPC_OK;
 }
@@ -185,13 +184,11 @@ static ampc_status out_file(StOut *o, const Text *header, const StItem *items,
     if (!outfile_open(&o->file, o->path, 0666, NULL, NULL))
         return out_failed(o);
     o->file.keep = keep;
-    ampc_status status = out_put(o, &bytes, 8);
-    if (status == AMPC_OK) status = out_put(o, header->p, header->n);
-    for (size_t i = 0; i < n && status == AMPC_OK; i++)
-        status = out_item(o, &items[i]);
-    if (status == AMPC_OK) status = out_digits(o, header);
-    if (status == AMPC_OK && !outfile_commit(&o->file)) status = out_failed(o);
-    return status;
+    TRY(out_put(o, &bytes, 8));
+    TRY(out_put(o, header->p, header->n));
+    for (size_t i = 0; i < n; i++) TRY(out_item(o, &items[i]));
+    TRY(out_digits(o, header));
+    return outfile_commit(&o->file) ? AMPC_OK : out_failed(o);
 }
 
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,

@@ -16,6 +16,7 @@
 
 #include "runtime/files/sections.h"
 
+#include "runtime/base/try.h"
 #include "runtime/files/infile.h"
 
 #include "runtime/base/glibc.h" /* last */
@@ -175,8 +176,7 @@ bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit) {
 
 static ampc_status read_tail(SectionFile *f, PlanTail *tail) {
     if (f->size < sizeof *tail) return section_damaged(f, "too short");
-    ampc_status status = read_at(f, tail, sizeof *tail, f->size - sizeof *tail);
-    if (status != AMPC_OK) return status;
+    TRY(read_at(f, tail, sizeof *tail, f->size - sizeof *tail));
     if (tail->magic != AMPC_TAIL_MAGIC)
         return section_damaged(f, "no tail (truncated?)");
     if (tail->nsection > 4096 ||
@@ -218,9 +218,8 @@ ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
                          bool *there) {
     *there = false;
     for (uint64_t i = 0; i < f->tail.nsection; i++) {
-        ampc_status status = read_at(f, found, sizeof *found,
-                                     f->tail.directory + i * sizeof *found);
-        if (status != AMPC_OK) return status;
+        TRY(read_at(f, found, sizeof *found,
+                    f->tail.directory + i * sizeof *found));
         if (strncmp(found->name, name, sizeof found->name) != 0) continue;
         *there = true;
         if (!found->packed &&
@@ -243,9 +242,8 @@ static ampc_status read_chunks(SectionFile *f, const PlanSection *sec, Chunk *c,
     for (uint64_t at = 0; at < sec->bytes;) {
         uint64_t n = sec->bytes - at;
         if (n > sizeof c->data) n = sizeof c->data;
-        ampc_status status = read_at(f, c->data, n, sec->offset + at);
-        if (status == AMPC_OK) status = fn(ctx, c->data, at, n);
-        if (status != AMPC_OK) return status;
+        TRY(read_at(f, c->data, n, sec->offset + at));
+        TRY(fn(ctx, c->data, at, n));
         crc = crc_add(crc, c->data, n);
         at += n;
     }

@@ -6,6 +6,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/base/host.h"
+#include "runtime/base/try.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/program/dtype.h"
 #include "runtime/files/sections.h"
@@ -23,9 +24,8 @@ static ampc_status scatter(void *ctx, const uint8_t *chunk, uint64_t at,
         uint64_t lo = (uint64_t)v->init, hi = lo + v->bytes;
         uint64_t from = lo > at ? lo : at, to = hi < at + n ? hi : at + n;
         if (from >= to) continue;
-        ampc_status status =
-            shard_put(s, var_ref(i, from - lo), chunk + (from - at), to - from);
-        if (status != AMPC_OK) return status;
+        TRY(shard_put(s, var_ref(i, from - lo), chunk + (from - at),
+                      to - from));
     }
     return AMPC_OK;
 }
@@ -33,8 +33,7 @@ static ampc_status scatter(void *ctx, const uint8_t *chunk, uint64_t at,
 static ampc_status read_weights(ampc_session *s, SectionFile *f) {
     PlanSection sec;
     bool there;
-    ampc_status status = section_find(f, "weights", &sec, &there);
-    if (status != AMPC_OK) return status;
+    TRY(section_find(f, "weights", &sec, &there));
     if (!there) return section_damaged(f, "no section 'weights'");
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
@@ -55,8 +54,7 @@ static ampc_status fill_repeat(ampc_session *s, uint32_t var, const char *one,
     for (size_t i = 0; i < sizeof part; i += size) memcpy(part + i, one, size);
     for (uint64_t at = 0; at < bytes; at += sizeof part) {
         uint64_t n = bytes - at < sizeof part ? bytes - at : sizeof part;
-        ampc_status status = shard_put(s, var_ref(var, at), part, n);
-        if (status != AMPC_OK) return status;
+        TRY(shard_put(s, var_ref(var, at), part, n));
     }
     return AMPC_OK;
 }
@@ -111,8 +109,7 @@ static ampc_status fill_drawn(ampc_session *s, uint32_t var, AmpcPool *pool,
         uint64_t n = hi - at < DRAW_BLOCK ? hi - at : DRAW_BLOCK;
         Drawing d = {v, at / size, block};
         pool_run(pool, (int64_t)(n / size), 4096, draw_part, &d);
-        ampc_status status = s->backend->put(s, var_ref(var, at), block, n);
-        if (status != AMPC_OK) return status;
+        TRY(s->backend->put(s, var_ref(var, at), block, n));
     }
     return AMPC_OK;
 }
@@ -166,8 +163,7 @@ static ampc_status read_sidecar(ampc_session *s) {
     size_t n = strlen(path);
     if (n > 3 && strcmp(path + n - 3, ".so") == 0) n -= 3;
     PlanSidecar want;
-    ampc_status status = sidecar_facts(s, &want);
-    if (status != AMPC_OK) return status;
+    TRY(sidecar_facts(s, &want));
     n += (size_t)sprintf(path + n, ".weights.safetensors");
     sprintf(path + n, PLAN_WAITING, want.crc);
     if (!host_exists(path)) path[n] = 0;

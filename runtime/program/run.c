@@ -10,6 +10,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/base/host.h"
+#include "runtime/base/try.h"
 
 /* ---- messages and memory ------------------------------------------------- */
 
@@ -323,8 +324,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
                                 "%s input '%.200s' of program '%s'",
                                 at < 0 ? "no" : "twice given:",
                                 a->name ? a->name : "(by position)", p->name);
-        ampc_status status = input_check(s, &s->m->tensors[p->in0 + at], a);
-        if (status != AMPC_OK) return status;
+        TRY(input_check(s, &s->m->tensors[p->in0 + at], a));
         addr[at] = a->data;
         s->in_device[at] = input_in_device(a);
     }
@@ -369,11 +369,10 @@ bool session_on_masters(const ampc_session *s, ProgramId id) {
 
 ampc_status session_prepare(ampc_session *s, ProgramId id) {
     int refresh = s->program[PROG_REFRESH];
-    ampc_status status = s->backend->prepare(s, s->program[id]);
-    if (status == AMPC_OK && s->stale && refresh >= 0 &&
-        !session_on_masters(s, id))
-        status = s->backend->prepare(s, refresh);
-    return status;
+    TRY(s->backend->prepare(s, s->program[id]));
+    if (s->stale && refresh >= 0 && !session_on_masters(s, id))
+        TRY(s->backend->prepare(s, refresh));
+    return AMPC_OK;
 }
 
 ampc_status session_refresh(ampc_session *s) {
@@ -391,12 +390,9 @@ ampc_status session_refresh(ampc_session *s) {
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin) {
     int program = s->program[id];
-    ampc_status status =
-        inputs_check(s, &s->m->programs[program], in, nin, s->addr);
-    if (status == AMPC_OK) status = session_prepare(s, id);
-    if (status == AMPC_OK && !session_on_masters(s, id))
-        status = session_refresh(s);
-    if (status != AMPC_OK) return status;
+    TRY(inputs_check(s, &s->m->programs[program], in, nin, s->addr));
+    TRY(session_prepare(s, id));
+    if (!session_on_masters(s, id)) TRY(session_refresh(s));
     s->stale |= session_on_masters(s, id);
     if (nin) s->fed = program;
     return run_program(s, program, s->addr);

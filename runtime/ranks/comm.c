@@ -18,6 +18,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/base/crc.h"
+#include "runtime/base/try.h"
 #include "runtime/program/dtype.h"
 
 enum { DEFAULT_DEADLINE = 300 };
@@ -424,20 +425,17 @@ ampc_status comm_reduce(ampc_session *s) {
     if (s->on_device) return AMPC_OK; /* with program update */
     double loss, shares, bad;
     size_t bytes = (2 + (size_t)c->world) * sizeof(float);
-    ampc_status status = var_number(s, s->known[VAR_LOSS_SUM], 0, &loss);
-    if (status == AMPC_OK)
-        status = var_number(s, s->known[VAR_SHARES], 0, &shares);
-    if (status == AMPC_OK)
-        status = var_number(s, s->known[VAR_BAD_DATA], 0, &bad);
-    if (status != AMPC_OK) return status;
+    TRY(var_number(s, s->known[VAR_LOSS_SUM], 0, &loss));
+    TRY(var_number(s, s->known[VAR_SHARES], 0, &shares));
+    TRY(var_number(s, s->known[VAR_BAD_DATA], 0, &bad));
     float *tail = sums_tail(s);
     memset(tail, 0, bytes);
     tail[0] = (float)loss;
     tail[1] = (float)shares;
     tail[2 + c->rank] = (float)(bad - (double)s->bad_agreed);
-    status = sums_finish(s);
-    if (status == AMPC_OK) status = put_comm_number(s, VAR_LOSS_SUM, tail[0]);
-    if (status == AMPC_OK) status = put_comm_number(s, VAR_SHARES, tail[1]);
-    if (status == AMPC_OK) status = count_bad(s, tail + 2);
-    return status == AMPC_OK ? share_vars(s, 1u << PLAN_BUFFER) : status;
+    TRY(sums_finish(s));
+    TRY(put_comm_number(s, VAR_LOSS_SUM, tail[0]));
+    TRY(put_comm_number(s, VAR_SHARES, tail[1]));
+    TRY(count_bad(s, tail + 2));
+    return share_vars(s, 1u << PLAN_BUFFER);
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/try.h"
 
 #include "runtime/base/glibc.h" /* last */
 
@@ -202,8 +203,7 @@ static ampc_status sum_rest(ampc_session *s) {
         size_t n = bucket_cut(s, t);
         uint32_t dtype = (uint32_t)s->plan->pars[t->par0];
         float *block = x->block + x->at;
-        ampc_status status = bucket_move(s, t, block, false);
-        if (status != AMPC_OK) return status;
+        TRY(bucket_move(s, t, block, false));
         next = bucket_step(s, ++x->summed);
         with = !next && dtype == AMPC_F32 ? x->ntail : 0;
         memcpy(block + n, x->tail, with * sizeof *block);
