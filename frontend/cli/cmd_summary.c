@@ -5,23 +5,17 @@
 #include "codegen/module/emit.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/cli/options_text.h"
+#include "frontend/report/facts.h"
 #include "frontend/report/report.h"
 #include "ir/graph/names.h"
 
 static void put_summary_tensor(StrBuf *sb, bool json, int i, const char *name,
                                TypeId type) {
+    Facts f = {.json = json};
+    fact_name(&f, "name", name, NULL, NULL);
+    fact_type(&f, "type", type);
     sb_puts(sb, i ? ", " : "");
-    if (json) {
-        sb_puts(sb, "{");
-        sb_put_json_field(sb, "name", name);
-        sb_puts(sb, ",\"type\":\"");
-        sb_put_type(sb, type);
-        sb_puts(sb, "\"}");
-        return;
-    }
-    sb_put_escaped(sb, name);
-    sb_puts(sb, " ");
-    sb_put_type(sb, type);
+    facts_put(&f, "{name} {type}", sb);
 }
 
 /* Inputs of the first training program, or of predict if none trains. */

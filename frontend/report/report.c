@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "frontend/report/facts.h"
 #include "frontend/report/report.h"
 #include "passes/codes.h"
 #include "passes/common/bounds.h"
@@ -110,64 +111,45 @@ static const char *kernel_of(const Storage *l, const Node *n) {
     return alone ? NULL : value_get(l->g, last->out[0])->name;
 }
 
-/* JSON member: the layer, or the node of the model, that a node belongs to. */
-static void put_of(const Node *n, StrBuf *sb) {
-    sb_puts(sb, ",\"of\":");
-    sb_put_json_string(sb, n->loc.layer   ? n->loc.layer
-                           : n->loc.named ? n->loc.named
-                                          : "");
+/* The layer, or the node of the model, that a node belongs to. */
+static void add_of(Facts *f, const Node *n) {
+    const char *of = n->loc.layer ? n->loc.layer : n->loc.named;
+    fact_name(f, "of", of, NULL, NULL);
 }
 
 /* An error budget measures the gradient only if it limits its error. */
-static void put_adds(const Value *v, bool json, StrBuf *sb) {
+static void add_errors(Facts *f, const Value *v) {
     static const char *const text[NUM_ERRORS][2] = {
-        [ERROR_LOSS] = {", adds %.1e to the error of the loss",
-                        ",\"adds_loss\":%.2e"},
-        [ERROR_GRADIENT] = {", adds %.1e to the error of the gradient",
-                            ",\"adds_gradient\":%.2e"}};
+        [ERROR_LOSS] = {"adds_loss", ", adds %.1e to the error of the loss"},
+        [ERROR_GRADIENT] = {"adds_gradient",
+                            ", adds %.1e to the error of the gradient"}};
     for (int k = 0; k < NUM_ERRORS; k++)
-        if (v->adds[k] > 0) sb_printf(sb, text[k][json], (double)v->adds[k]);
+        if (v->adds[k] > 0)
+            fact_real(f, text[k][0], (double)v->adds[k], "%.2e", text[k][1]);
 }
 
 static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
     const Graph *g = l->g;
     const Node *r = l->reader[n->out[0].i];
     const Value *from = value_get(g, n->in[0]);
-    const char *reader = r ? op_info[r->op].text : "output";
-    const char *to = dtype_info[value_dtype(g, n->out[0])].text;
-    const char *name = from->name ? from->name : "(constant)";
-    const char *why = cast_reason(g, n, r), *kernel = kernel_of(l, n);
-    long long bytes = moved(l, n->out[0]), more = without(l, n);
-    if (json) {
-        sb_puts(sb, "{\"value\":");
-        sb_put_json_string(sb, name);
-        sb_puts(sb, ",\"from\":");
-        report_put_type(sb, true, from->type);
-        sb_printf(sb, ",\"to\":\"%s\",\"for\":\"%s\",\"why\":\"%s\"", to,
-                  reader, why);
-        sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", report_part_of(n));
-        sb_put_json_string(sb, kernel ? kernel : "");
-        sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld", bytes, more);
-        put_of(n, sb);
-        put_adds(value_get(g, n->out[0]), true, sb);
-        sb_puts(sb, "}");
-        return;
-    }
-    sb_puts(sb, "  cast ");
-    sb_put_escaped(sb, name);
-    sb_puts(sb, " ");
-    sb_put_type(sb, from->type);
-    sb_printf(sb, " -> %s for %s: %s; %s, ", to, reader, why,
-              report_part_of(n));
-    if (kernel) {
-        sb_puts(sb, "in the kernel of ");
-        sb_put_escaped(sb, kernel);
-    } else {
-        sb_puts(sb, "a kernel of its own");
-    }
-    sb_printf(sb, ", %lld bytes (without it %+lld)", bytes, more);
-    put_adds(value_get(g, n->out[0]), false, sb);
-    sb_puts(sb, "\n");
+    Facts f = {.json = json};
+    fact_name(&f, "value", from->name ? from->name : "(constant)", NULL, NULL);
+    fact_type(&f, "from", from->type);
+    fact_word(&f, "to", dtype_info[value_dtype(g, n->out[0])].text, NULL);
+    fact_word(&f, "for", r ? op_info[r->op].text : "output", NULL);
+    fact_word(&f, "why", cast_reason(g, n, r), NULL);
+    fact_word(&f, "part", report_part_of(n), NULL);
+    fact_name(&f, "kernel", kernel_of(l, n), "in the kernel of ",
+              "a kernel of its own");
+    fact_int(&f, "bytes", moved(l, n->out[0]), NULL);
+    fact_int(&f, "without", without(l, n), "%+lld");
+    add_of(&f, n);
+    add_errors(&f, value_get(g, n->out[0]));
+    facts_put(&f,
+              "  cast {value} {from} -> {to} for {for}: {why}; {part}, "
+              "{kernel}, {bytes} bytes (without it {without})"
+              "{adds_loss}{adds_gradient}\n",
+              sb);
 }
 
 static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
@@ -175,36 +157,24 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
     const Value *v = value_get(g, id);
     const Node *n = node_get(g, v->def);
     bool low = g->module->low != NUM_DTYPES;
-    const char *why = "";
-    if (low && type_get(v->type)->dtype == DT_F32) why = why_f32(l, id);
-    if (json) {
-        sb_puts(sb, "{\"value\":");
-        sb_put_json_string(sb, v->name);
-        sb_printf(sb, ",\"op\":\"%s\",\"type\":", op_info[n->op].text);
-        report_put_type(sb, true, v->type);
-        sb_printf(sb, ",\"part\":\"%s\",\"bytes\":%lld,\"saved\":%s",
-                  report_part_of(n), (long long)moved(l, id),
-                  l->saved[id.i] ? "true" : "false");
-        sb_printf(sb, ",\"why\":\"%s\"", why);
-        if (isfinite(l->most[id.i]))
-            sb_printf(sb, ",\"at_most\":%.4g", l->most[id.i]);
-        put_of(n, sb);
-        put_adds(v, true, sb);
-        sb_puts(sb, "}");
-        return;
-    }
-    sb_puts(sb, "  ");
-    sb_put_type(sb, v->type);
-    sb_printf(sb, " %s ", op_info[n->op].text);
-    sb_put_escaped(sb, v->name);
-    sb_printf(sb, ": %s, %lld bytes%s%s%s", report_part_of(n),
-              (long long)moved(l, id),
-              l->saved[id.i] ? ", kept for backward" : "",
-              *why ? "; f32: " : "", why);
+    bool wide = low && type_get(v->type)->dtype == DT_F32;
+    Facts f = {.json = json};
+    fact_name(&f, "value", v->name, NULL, NULL);
+    fact_word(&f, "op", op_info[n->op].text, NULL);
+    fact_type(&f, "type", v->type);
+    fact_word(&f, "part", report_part_of(n), NULL);
+    fact_int(&f, "bytes", moved(l, id), NULL);
+    fact_bool(&f, "saved", l->saved[id.i], ", kept for backward");
+    fact_word(&f, "why", wide ? why_f32(l, id) : "", "; f32: %s");
     if (isfinite(l->most[id.i]))
-        sb_printf(sb, ", proven: at most %.4g", l->most[id.i]);
-    put_adds(v, false, sb);
-    sb_puts(sb, "\n");
+        fact_real(&f, "at_most", l->most[id.i], "%.4g",
+                  ", proven: at most %.4g");
+    add_of(&f, n);
+    add_errors(&f, v);
+    facts_put(&f,
+              "  {type} {op} {value}: {part}, {bytes} bytes{saved}{why}"
+              "{at_most}{adds_loss}{adds_gradient}\n",
+              sb);
 }
 
 static bool is_float_cast(const Graph *g, const Node *n) {

@@ -2,6 +2,7 @@
 /* report_params.c: what trains and what does not, with the reasons.         */
 #include <string.h>
 
+#include "frontend/report/facts.h"
 #include "frontend/report/report.h"
 #include "passes/passes.h"
 
@@ -38,21 +39,12 @@ static bool row_at(const Module *m, int i, Row *r) {
 }
 
 static void put_row(const Row *r, bool json, StrBuf *sb) {
-    if (json) {
-        sb_puts(sb, "{");
-        sb_put_json_field(sb, "name", r->name);
-        sb_printf(sb, ",\"kind\":\"%s\",\"type\":\"", r->kind);
-        sb_put_type(sb, r->type);
-        sb_puts(sb, "\",");
-        sb_put_json_field(sb, "why", r->why);
-        sb_puts(sb, "}");
-    } else {
-        sb_printf(sb, "%-7s", r->kind);
-        sb_put_escaped(sb, r->name);
-        sb_puts(sb, "  ");
-        sb_put_type(sb, r->type);
-        sb_printf(sb, "  %s\n", r->why);
-    }
+    Facts f = {.json = json};
+    fact_name(&f, "name", r->name, NULL, NULL);
+    fact_word(&f, "kind", r->kind, "%-7s");
+    fact_type(&f, "type", r->type);
+    fact_word(&f, "why", r->why, NULL);
+    facts_put(&f, "{kind}{name}  {type}  {why}\n", sb);
 }
 
 void report_params(const Module *m, bool json, StrBuf *sb) {
