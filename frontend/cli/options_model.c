@@ -201,11 +201,7 @@ Status set_batchnorm(Options *o, Spec *s) {
 }
 
 Status set_dropout(Options *o, Spec *s) {
-    static const char *const words[] = {"off", "on", NULL};
-    int i;
-    TRY(spec_pick(s, words, s->text, &i));
-    o->dropout = i == 1;
-    return OK;
+    return spec_switch(s, "off", "on", &o->dropout);
 }
 
 /* "sm_90" or "ptx" after "cuda:"; NVRTC decides which architectures exist
@@ -328,11 +324,7 @@ Status set_frozen_dtype(Options *o, Spec *s) {
 }
 
 Status set_weights(Options *o, Spec *s) {
-    static const char *const words[] = {"embed", "sidecar", NULL};
-    int i;
-    TRY(spec_pick(s, words, s->text, &i));
-    o->sidecar_weights = i == 1;
-    return OK;
+    return spec_switch(s, "embed", "sidecar", &o->sidecar_weights);
 }
 
 Status set_symbol(Options *o, Spec *s) {

@@ -59,11 +59,7 @@ Status set_remat(Options *o, Spec *s) {
 }
 
 Status set_keep(Options *o, Spec *s) {
-    static const char *const words[] = {"same", "f8", NULL};
-    int i;
-    TRY(spec_pick(s, words, s->text, &i));
-    o->keep_f8 = i == 1;
-    return OK;
+    return spec_switch(s, "same", "f8", &o->keep_f8);
 }
 
 Status set_logit_rows(Options *o, Spec *s) {

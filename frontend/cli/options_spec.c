@@ -153,6 +153,14 @@ Status spec_pick(const Spec *s, const char *const *words, const char *word,
     return st;
 }
 
+Status spec_switch(const Spec *s, const char *off, const char *on, bool *out) {
+    const char *const words[] = {off, on, NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    *out = i == 1;
+    return OK;
+}
+
 Status spec_limit(const Spec *s, double *out) {
     TRY(spec_number(s, "", s->text, out));
     if (*out >= LEAST && *out <= MOST) return OK;

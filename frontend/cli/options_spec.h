@@ -65,6 +65,8 @@ Status spec_keys(Spec *s, const SpecKey *keys);
 int spec_word(const char *const *words, const char *w);
 Status spec_pick(const Spec *s, const char *const *words, const char *word,
                  int *out);
+/* The whole text as one of two words; *out: true for the second. */
+Status spec_switch(const Spec *s, const char *off, const char *on, bool *out);
 
 /* The whole text as a limit, which is above 0. */
 Status spec_limit(const Spec *s, double *out);

@@ -349,12 +349,17 @@ static void put_loc(StrBuf *sb, Loc loc) {
     }
 }
 
+static void put_diag(Diag *d, Loc loc, const char *kind, const char *fmt,
+                     va_list ap) {
+    put_loc(&d->text, loc);
+    sb_puts(&d->text, kind);
+    sb_put_message(&d->text, fmt, ap);
+}
+
 Status fail(Diag *d, Loc loc, const char *fmt, ...) {
     va_list ap;
-    put_loc(&d->text, loc);
-    sb_puts(&d->text, "error: ");
     va_start(ap, fmt);
-    sb_put_message(&d->text, fmt, ap);
+    put_diag(d, loc, "error: ", fmt, ap);
     va_end(ap);
     d->errors++;
     return ERR_USER;
@@ -362,19 +367,16 @@ Status fail(Diag *d, Loc loc, const char *fmt, ...) {
 
 void warn(Diag *d, Loc loc, const char *fmt, ...) {
     va_list ap;
-    put_loc(&d->text, loc);
-    sb_puts(&d->text, "warning: ");
     va_start(ap, fmt);
-    sb_put_message(&d->text, fmt, ap);
+    put_diag(d, loc, "warning: ", fmt, ap);
     va_end(ap);
     d->warnings++;
 }
 
 void fail_note(Diag *d, Loc loc, const char *fmt, ...) {
     va_list ap;
-    put_loc(&d->text, loc);
     va_start(ap, fmt);
-    sb_put_message(&d->text, fmt, ap);
+    put_diag(d, loc, "", fmt, ap);
     va_end(ap);
 }
 
