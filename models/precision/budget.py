@@ -3,7 +3,8 @@
 """What the compiler predicts of errors beside what 12 draws measure
 (maintainers; needs NumPy).
 
-usage: budget.py [--record FILE.csv] AMPC [NAME...]     prints the table
+usage: budget.py [--limit S] [--record FILE.csv] AMPC [NAME...]   prints the table
+       budget.py --again OTHER.csv     compares its rows with tests/losses/budget.csv
        budget.py --keeps X AMPC [NAME...]
 
 Models: the losses and heads of tests/losses, with random initial weights, and
@@ -16,6 +17,7 @@ fp32| / |loss in fp32|, and the same of the gradient by its 2-norm, from equal
 weights on equal data.  tests/whole/budget_test.c compiles again and compares what
 is predicted then with what tests/losses/budget.csv records.
 
+Each model has a process of its own, which ends with it or after --limit seconds (900).
 --record writes the rows of a model as soon as they are measured, in place of
 those that FILE.csv has.  Models that it has are measured again only if they are
 named, so that a run that was stopped goes on.
@@ -24,8 +26,11 @@ named, so that a run that was stopped goes on.
 with --max-loss-error X alone, no data given, and prints how many of the 12 draws
 are within X, and the errors predicted and measured."""
 import argparse
+import contextlib
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,6 +150,26 @@ def rows(program, name):
             yield loss, gradient, said, np.sqrt((far ** 2).mean(0)), far.max(0)
 
 
+def rows_apart(program, name, limit):
+    """Those of a process of its own; None if it fails or takes too long."""
+    receive, send = multiprocessing.Pipe(False)
+
+    def child():
+        os.setsid()  # what it starts ends with it
+        send.send(list(rows(program, name)))
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    send.close()
+    try:
+        found = receive.recv() if receive.poll(limit) else None
+    except EOFError:
+        found = None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+    return found
+
+
 def near(predicted, measured):
     """Within a factor of two; nothing is as good as nothing."""
     low = 2.0**-22  # fp32 has such errors, too
@@ -172,6 +197,25 @@ def recorded(path):
     return rows
 
 
+def again(path):
+    """Prints which rows of two files have other numbers, and by how much."""
+    kept, new = recorded(os.path.join(LOSSES, "budget.csv")), recorded(path)
+    other = 0
+    good = np.zeros((2, 2), int)
+    for name in new:
+        for a, b in zip(kept[name], new[name]):
+            v, w = ([float(x) for x in r.split(",")[3:]] for r in (a, b))
+            limited = b.split(",")[2] != ""
+            good[int(limited)] += [near(w[0], w[1]), near(w[3], w[4])]
+            same = all(abs(x - y) <= .05 * max(x, y) for x, y in zip(v, w))
+            other += not same
+            if not same:
+                print(f"{b}\n  was {a}")
+    print(f"{len(new)} of {len(kept)} models; {other} rows differ by more than 5 %; "
+          f"within a factor of 2: loss {good[0][0]}, gradient {good[0][1]} without a "
+          f"budget; {good[1][0]} and {good[1][1]} with one")
+
+
 def record(path, rows):
     with open(f"{path}.new", "w") as f:
         f.write("\n".join([HEADER] + [x for n in sorted(rows, key=place)
@@ -189,24 +233,32 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--record")
     p.add_argument("--keeps")
-    p.add_argument("program")
+    p.add_argument("--again")
+    p.add_argument("--limit", type=float, default=900)
+    p.add_argument("program", nargs="?")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
+    if a.again:
+        return again(a.again)
+    if not a.program:
+        p.error("AMPC is missing")
     if a.keeps:
         for name in a.names or ["cnn", "gpt"]:
             keeps(a.program, name, a.keeps)
-        return
+        return None
     kept = recorded(a.record)
     names = a.names or [n for n in sorted(
         f[:-4] for f in os.listdir(LOSSES) if f.endswith(".amp")
     ) + list(EXAMPLES) if n not in kept]
-    good = np.zeros((2, 2), int)
+    good, failed = np.zeros((2, 2), int), []
     print(f"{'model':22}{'budget':>14}   loss: predicted measured worst"
           "   gradient: predicted measured worst")
     for name in names:
-        lines = []
-        for i, (loss, gradient, said, rms, worst) in enumerate(
-                rows(a.program, name)):
+        lines, found = [], rows_apart(a.program, name, a.limit)
+        if not found:
+            failed.append(name)
+            continue
+        for i, (loss, gradient, said, rms, worst) in enumerate(found):
             ok = [near(said[k], rms[k]) for k in range(2)]
             good[i] += ok
             print(f"{name:22}{loss:>7}{gradient or '-':>7}" + "".join(
@@ -217,10 +269,13 @@ def main():
         if a.record:
             kept[name] = lines
             record(a.record, kept)
-    print(f"within a factor of 2, of {len(names)} models: "
+    print(f"within a factor of 2, of {len(names) - len(failed)} models: "
           f"loss {good[0][0]}, gradient {good[0][1]} without a budget; "
           f"{good[1][0]} and {good[1][1]} with one")
+    if failed:
+        print(f"not measured: {', '.join(failed)}")
+    return len(failed) > 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
