@@ -6,7 +6,8 @@ usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
                 [--peer fp32,bf16] [--inference | --scaling] [--isa LEVEL]
                 [NAME...]
 (script/bench calls it; FOLDER keeps the exported models; names by beginning,
-those of MORE in bench_models.py only so; --peer: in what PyTorch runs;
+those of MORE and REAL in bench_models.py only so, as "real" for all of real
+size; --peer: in what PyTorch runs;
 --inference: predictions instead, beside ONNX Runtime; --scaling: steps of a
 quarter of the batch, of it and of four times as much, by one thread, two, four
 and so on up to all, beside the eager mode; --isa: a lower instruction set level

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of bench.py and their batches: MODELS, and MORE by name only."""
+"""The models of bench.py and their batches: MODELS, and by name only MORE and
+REAL, those of real size."""
 import os
 import sys
 
@@ -397,7 +398,36 @@ MORE = {
     "table": ("transformer of 26 columns (256)", Table, numbers(256, 26)),
 }
 
-ALL = MODELS | MORE
+
+
+def sized(network, batch):
+    """A network and a batch of real.py, which reads this file."""
+    def of(make):
+        import real
+        return make(real)
+    return lambda: of(network), lambda: of(batch)()
+
+
+REAL = {
+    "real_gpt2_256": ("GPT-2 124M, T=256 (2)", *sized(
+        lambda r: r.GPT(12, 768, 12, 256, 50257),
+        lambda r: r.tokens(50257, 2, 256))),
+    "real_gpt2_1024": ("GPT-2 124M, T=1024 (1)", *sized(
+        lambda r: r.GPT(12, 768, 12, 1024, 50257),
+        lambda r: r.tokens(50257, 1, 1024))),
+    "real_bert": ("BERT-base, T=512 (2)", *sized(
+        lambda r: r.BERT(12, 768, 12, 512, 30522),
+        lambda r: r.words(30522, 2, 512))),
+    "real_vit": ("ViT-B/16, 224 (4)", *sized(
+        lambda r: r.ViT(12, 768, 12, 224, 16),
+        lambda r: r.images(4, 3, 224, 224))),
+    "real_resnet50": ("ResNet-50, 224 (8)", *sized(
+        lambda r: r.resnet50(), lambda r: r.images(8, 3, 224, 224))),
+    "real_unet": ("U-Net 64-1024, 256 (2)", *sized(
+        lambda r: r.UNet(), lambda r: r.pixels(2, 3, 256, 256))),
+}
+
+ALL = MODELS | MORE | REAL
 INPUTS = {2: ("x", "target"), 3: ("x", "ids", "target")}
 
 
