@@ -144,8 +144,9 @@ static Status put_inputs(EmitSo *e) {
             TRY(put_kernels(e, e->dir,
                             arena_printf(e->a, "%skernels.c", l->prefix), l,
                             KERNELS_LARGE));
-    TRY(put_kernels(e, e->dir, "small_kernels.c", isa_least(e->opt),
-                    KERNELS_SMALL));
+    if (e->src.kernels)
+        TRY(put_kernels(e, e->dir, "small_kernels.c", isa_least(e->opt),
+                        KERNELS_SMALL));
     TRY(put_so_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
     TRY(put_so_text(e, e->dir, "exports.map", map, strlen(map)));
     if (!isa_is_here(isa_arch(e->opt))) return OK;
@@ -195,7 +196,7 @@ static Status compile_all(EmitSo *e) {
     bool is_object = emit_is_object(e->in->path);
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (isa_compiled(e->opt, l)) jobs[n++] = kernels_job(e, l->prefix, l);
-    jobs[n++] = kernels_job(e, "small_", isa_least(e->opt));
+    if (n) jobs[n++] = kernels_job(e, "small_", isa_least(e->opt));
     for (int i = 0; i < n; i++)
         objects = arena_printf(e->a, "%s %s", objects, jobs[i].object);
     jobs[n++] = (CcJob){.arch = arch,
