@@ -28,7 +28,7 @@ static Status for_features(Ox *ox, const char *name, int64_t width,
                            ValueId *out) {
     const Onnx__AttributeProto *p = ox_attr(ox, name);
     int64_t n = p ? (int64_t)p->n_floats : 0;
-    if (n != 1 && n != width)
+    if (!p || (n != 1 && n != width))
         return ox_fail(ox, "%s has %" PRId64 " elements, needs 1 or %" PRId64,
                        name, n, width);
     return ml_const(ox, DT_F32, p->floats, 1, &n, out);
@@ -93,7 +93,7 @@ enum { MAX_TREE_ELEMENTS = 1 << 25 }; /* of the largest table */
 
 /* The attributes of an ensemble. */
 typedef struct Trees {
-    int64_t n, leaves, targets, trees, width, height;
+    int64_t n, targets, trees, width, height;
     const int64_t *tree, *node, *feature, *yes, *no;
     const float *value;
     const Onnx__AttributeProto *mode, *unknown;
@@ -149,7 +149,8 @@ static Status tree_slots(Ox *ox, Trees *t) {
         if (leaves.data[k] > t->height) t->height = leaves.data[k];
     }
     if (!t->width) t->width = 1; /* trees of a leaf alone */
-    return t->trees * t->width * t->height <= MAX_TREE_ELEMENTS
+    if (!t->height) return ox_fail(ox, "its trees have no leaves");
+    return t->trees <= MAX_TREE_ELEMENTS / t->width / t->height
                ? OK
                : ox_fail(ox,
                          "%" PRId64 " trees of up to %" PRId64

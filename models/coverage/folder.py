@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX files of a folder, such as those of public repositories, beside ONNX Runtime
+(maintainers): how many `ampc` takes for inference, why it refuses the others, and
+which have other results.
+
+usage: folder.py AMPC FOLDER [--run]     FOLDER/*/*.onnx; --run: compiles and compares
+
+Files that ONNX Runtime does not load, or does not run with random inputs, are left out.
+Every open dimension is 2.  Needs
+
+    pip install onnx onnxruntime
+"""
+import collections
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+
+import numpy as np
+import onnx
+import onnxruntime
+
+os.environ["AMPC_CACHE_DIR"] = "none"
+onnxruntime.set_default_logger_severity(4)
+
+
+def session(path):
+    try:
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception:  # not a file for ONNX Runtime either
+        return None
+
+
+def inputs(model):
+    """{name: (dtype, shape)} and the options that bind open dimensions."""
+    held, found, bind = {t.name for t in model.graph.initializer}, {}, {}
+    for i in model.graph.input:
+        t = i.type.tensor_type
+        if i.name in held:
+            continue
+        shape = []
+        for k, d in enumerate(t.shape.dim):
+            if not d.HasField("dim_value"):
+                bind[d.dim_param or f"{i.name}:{k}"] = 2
+            shape.append(d.dim_value if d.HasField("dim_value") else 2)
+        found[i.name] = t.elem_type, shape
+    return found, [w for k, n in bind.items() for w in ("--dim", f"{k}={n}")]
+
+
+def call(*command):
+    r = subprocess.run(command, capture_output=True, text=True, check=False)
+    errors = [s for s in r.stderr.splitlines() if "error" in s] or [f"status {r.returncode}"]
+    return errors[0].split("error: ")[-1] if r.returncode else None
+
+
+def differs(ampc, path, model, runtime, bind):
+    """None: equal; else the outputs, or why they could not be compared."""
+    rng, feeds = np.random.default_rng(0), {}
+    for name, (kind, shape) in inputs(model)[0].items():
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+        x = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        feeds[name] = x.astype(dtype)
+    want = dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, feeds)))
+    with tempfile.TemporaryDirectory() as folder:
+        so, out, args = f"{folder}/m.so", f"{folder}/out", []
+        bad = call(ampc, path, "-o", so, "--loss", "none", "--precision", "fp32", "--target", "cpu", *bind)
+        for k, (name, x) in enumerate(feeds.items()):
+            np.save(f"{folder}/{k}.npy", x)
+            args += ["--feed", f"{name}={folder}/{k}.npy"]
+        bad = bad or call(ampc, "run", so, *args, "--fetch", out, "--device", "cpu")
+        if bad:
+            return "not run: " + bad.replace(folder, "")
+        got = {urllib.parse.unquote(f[:-4]): np.load(f"{out}/{f}") for f in os.listdir(out)}
+    wrong = []
+    for name, y in want.items():
+        most = np.nanmax(np.abs(y.astype(float)), initial=1)
+        if not np.allclose(got[name].reshape(y.shape).astype(float), y.astype(float),
+                           rtol=1e-4, atol=1e-5 * most, equal_nan=True):
+            wrong.append(name)
+    return "differs: " + " ".join(wrong) if wrong else None
+
+
+def main():
+    ampc, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
+    loaded, refused, other, equal = 0, collections.defaultdict(list), [], 0
+    for path in sorted(glob.glob(f"{folder}/*/*.onnx")):
+        runtime = session(path)
+        if not runtime:
+            continue
+        model, loaded = onnx.load(path), loaded + 1
+        bind = inputs(model)[1]
+        why = call(ampc, "check", path, "--loss", "none", *bind)
+        if why:
+            refused[re.sub(r"'[^']*'|\d+", "#", why)[:80]].append((path, why))
+        elif "--run" in sys.argv:
+            try:
+                bad = differs(ampc, path, model, runtime, bind)
+            except Exception as e:  # ONNX Runtime does not run it with these inputs
+                bad = f"not run: {e}"
+            equal += bad is None
+            other += [(path, bad)] if bad else []
+    print(f"{loaded} files, {loaded - sum(map(len, refused.values()))} taken, {equal} equal")
+    for files in sorted(refused.values(), key=len, reverse=True):
+        print(len(files), "refused:", files[0][0], files[0][1][:150])
+    for path, bad in other:
+        print(path, bad[:150])
+
+
+main()
