@@ -84,8 +84,8 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
 /* For --quick: gcc's -Og without the optimisations that kmath.h selects. */
 #define KERNEL_QUICK " -Og -DKM_QUICK"
 
-/* Kernels with little work take long to compile for what they do: those of the
-   lowest level serve all levels. */
+/* Kernels with little work take long to compile for the little that they do:
+   all levels use the kernels of the lowest level. */
 typedef enum KernelTexts {
     KERNELS_LARGE,
     KERNELS_SMALL,

@@ -102,8 +102,8 @@ Status measure_room(Measure *x) {
     return x->weight ? OK : measure_no_memory(x, most);
 }
 
-/* Random initial weights are drawn anew in each repetition; those of the first
-   one are the module's own. */
+/* Random initial weights are drawn anew in each repetition but the first, which
+   has the module's own. */
 static Status draw_weights(Measure *x, int draw) {
     const Run *r = &x->r.run;
     for (int i = 0; i < x->m->vars.len && x->weights != draw; i++) {

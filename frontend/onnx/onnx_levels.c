@@ -75,7 +75,7 @@ static int operand_called(const Fn *fn, const char *name) {
 }
 
 /* A function whose operands are numbers. With operand `ys` its result is
-   levels, whose type is that of the zero point or of the first operand. */
+   levels in the type of the zero point, or else of the first operand. */
 Status onnx_of_levels(Ox *ox) {
     enum { MOST = 9 };
     ValueId in[MOST], y;

@@ -139,8 +139,8 @@ Status onnx_integer_conv(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* QLinearConv: x, w and y with a scale and a zero point each, a bias whose
-   scale is that of the products. */
+/* QLinearConv: x, w and y with a scale and a zero point each, a bias with the
+   scale of the products. */
 Status onnx_levels_conv(Ox *ox) {
     ValueId in[2], bias, scale = ox_in(ox, 1), ws = ox_in(ox, 4), out[3], y;
     Attr range[2];

@@ -13,8 +13,8 @@
    runs first after a step (PlanRun.masters).
 
    All programs that train change or none does: only where products of many
-   rows read the copies of matrices, and element-wise nodes those of vectors.
-   Convolutions read copies.
+   rows read the copies of matrices, and element-wise nodes read copies of
+   vectors. Convolutions read copies.
 
    requires     stage PRIMITIVE
    establishes  Graph.rounds_weights; same bits: the routine rounds as the cast

@@ -171,7 +171,8 @@ static ampc_status pad_one(ampc_session *s, ProgramId id, int at,
     uint32_t dtype = given_dtype(t, a);
     Full f = full_of(s, t, a);
     int64_t *dim = (int64_t *)(void *)room;
-    char value[8], *data = room + sizeof f.dim;
+    _Alignas(8) char value[8];
+    char *data = room + sizeof f.dim;
     size_t each = dtype_bytes(dtype);
     bool sized = true;
     for (uint32_t i = rows_has(s, t); i < t->rank; i++)

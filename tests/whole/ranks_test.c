@@ -145,8 +145,8 @@ TEST_CASE(ranks, profiles_tell_of_sums) {
 }
 
 /* Gradients are rounded before they are sent, so bits differ from a single
-   rank's, but not between ranks. Losses are sent in fp32: that of the first
-   step is the same. */
+   rank's, but not between ranks. Losses are sent in fp32: the first
+   step's loss is the same. */
 TEST_CASE(ranks, gradients_in_16_bits) {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     Run *r[3];

@@ -20,7 +20,7 @@ static void use_averages(const Compiled *c, ampc_session *s, double yes) {
 }
 
 /* Evaluation and save_weights use the averages if the host asks for them;
-   load reads those of a checkpoint. */
+   load reads a checkpoint's averages. */
 TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
     Compiled c =
         compile_text(param_model, "--precision fp32 --ema 0.9 --optimizer "

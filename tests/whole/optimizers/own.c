@@ -91,7 +91,7 @@ void optimizer_refused(const char *optimizer, const char *options,
     free(out);
 }
 
-/* One of each role; the numbers are those of the formulas. */
+/* One of each role; the formulas give the numbers. */
 TEST_CASE(optimizers, a_user_writes_a_wrapper) {
     char options[600];
     float p[MAX_N];
