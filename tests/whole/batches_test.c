@@ -406,6 +406,43 @@ static void check_filled(const char *device) {
 TEST_CASE(sizes, inputs_are_filled_up) { check_filled("cpu"); }
 TEST_CASE(sizes, inputs_are_filled_up_cuda) { check_filled("cuda"); }
 
+/* Values of --pad count here: axis T is filled up, missing samples and an axis
+   of one size are not. */
+static void check_not_filled(const char *device) {
+    const Compiled *c =
+        compile_on(device, SENTENCES, SENTENCE_OPTIONS "--dim 'T=4|8' ",
+                   "--pad x=0,mask=0,target=0");
+    ampc_session *s = open_on(c, device, 0), *t = open_on(c, device, 0);
+    Sentences part = sentences(3, 3, 3), full = sentences(3, 3, 4);
+    for (int i = 0; i < 3 * 4; i++)
+        if (full.target[i] < 0) full.target[i] = 0;
+    double loss = sentence_step(c, s, part).loss;
+    CHECK(loss == sentence_step(c, t, full).loss && loss > 0);
+    c->api->close(s);
+    c->api->close(t);
+    c = compile_on(device,
+                   "dim T\n"
+                   "model net(x: f32[2,T,3]) {\n"
+                   "  return y = Linear(x, units=2)\n"
+                   "}\n",
+                   "--loss none --dim 'T=4|8' ", "--pad x=0");
+    s = open_on(c, device, 0);
+    float x[2 * 3 * 3] = {0}, y[2 * 8 * 2];
+    ampc_input in = ampc_in("x", x, 2 * 3 * 2 * sizeof *x, AMPC_DTYPE_F32);
+    ampc_output out = ampc_out("y", y, sizeof y, AMPC_DTYPE_F32);
+    in.rank = 3;
+    in.shape = (int64_t[]){2, 3, 2};
+    CHECK_EQ_INT(c->api->predict(s, &in, 1, 2, &out, 1), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(c->api->error(s), "shape f32[2,3,2] given, f32[2,4,3] needed");
+    in.bytes = sizeof x;
+    in.shape = (int64_t[]){2, 3, 3};
+    CHECK_EQ_INT(c->api->predict(s, &in, 1, 2, &out, 1), AMPC_OK);
+    c->api->close(s);
+}
+
+TEST_CASE(sizes, what_is_not_filled_up) { check_not_filled("cpu"); }
+TEST_CASE(sizes, what_is_not_filled_up_cuda) { check_not_filled("cuda"); }
+
 /* Without a shape the bytes choose; `fit` tells which program. */
 TEST_CASE(sizes, programs_are_chosen) {
     const Compiled *c = compile_on("cpu", SENTENCES, SENTENCE_OPTIONS, THREE);
