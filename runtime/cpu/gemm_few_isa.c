@@ -6,7 +6,7 @@
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/gemm_run.h"
 
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL SIMD_UNROLL(8)
 
 enum {
     FEW_FLOATS = 384 * BLOCK_FEW, /* columns of an item are multiples of this

@@ -10,6 +10,15 @@
 /* For functions that are long, rarely run or slow anyway: one copy per file. */
 #define OUTLINE static __attribute__((noinline, unused))
 
+/* Unrolls a loop of at most n turns, a constant number, completely. clang reads
+   gcc's pragma as a hint that it does not follow: sums would lie in memory. */
+#define SIMD_PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define SIMD_UNROLL(n) _Pragma("clang loop unroll(full)")
+#else
+#define SIMD_UNROLL(n) SIMD_PRAGMA(GCC unroll n)
+#endif
+
 /* VL lanes of fp32 per vector; a register tile of MR rows and NV vectors. */
 enum { VL = SIMD_LANES, MR = SIMD_ROWS, NV = SIMD_VECTORS };
 enum { NR = NV * VL };

@@ -4,7 +4,7 @@
 #include "runtime/cpu/tile.h"
 
 /* The loops below are unrolled completely: R, W and C are constants. */
-#define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL SIMD_UNROLL(32)
 /* A loop with a second condition: some gcc warn that they do not unroll it. */
 #ifdef AMPC_PORTABLE
 #define UNROLL_IF
