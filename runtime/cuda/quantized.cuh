@@ -7,24 +7,27 @@
 #include "gemm.cuh"
 #include "quantized.h"
 
-/* Element i of a weight. */
+/* Element i of a weight, before its scale. */
 template <int CODE, class Q>
-__device__ float quantized_at(const Q *q, const float *scale, long long i) {
-    float level;
-    if constexpr (CODE == QUANTIZED_F32) {
-        return q[i];
-    } else if constexpr (CODE == QUANTIZED_INT8) {
-        level = (float)q[i];
+__device__ float unscaled_at(const Q *q, long long i) {
+    if constexpr (CODE == QUANTIZED_F32 || CODE == QUANTIZED_INT8) {
+        return (float)q[i];
     } else {
         unsigned bits = q[i / 2] >> i % 2 * 4 & 15;
         if constexpr (CODE == QUANTIZED_INT4) {
-            level = (float)bits - 8;
+            return (float)bits - 8;
         } else {
             constexpr float nf4[16] = {NF4_LEVELS};
-            level = nf4[bits];
+            return nf4[bits];
         }
     }
-    return level * scale[i / QUANTIZED_BLOCK];
+}
+
+/* Element i of a weight. */
+template <int CODE, class Q>
+__device__ float quantized_at(const Q *q, const float *scale, long long i) {
+    float level = unscaled_at<CODE>(q, i);
+    return CODE == QUANTIZED_F32 ? level : level * scale[i / QUANTIZED_BLOCK];
 }
 
 template <class P>

@@ -45,7 +45,7 @@ static void units_build(Units *u) {
     Status st =
         nvrtc_build(&d, u->a, NULL, u->units.data, u->units.len, archs, 2, &b);
     CHECK_MSG(st == OK, "%s", d.text.data);
-    CHECK_EQ_INT(d.warnings, 0);
+    CHECK_MSG(!d.warnings, "%s", d.text.data);
     CHECK(b.usage.len > 0);
     for (int i = 0; i < b.usage.len; i++) {
         const CudaUsage *k = &b.usage.data[i];
