@@ -85,7 +85,9 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
 #define KERNEL_QUICK " -Og -DKM_QUICK"
 
 /* Kernels with little work take long to compile for the little that they do:
-   all levels use the kernels of the lowest level. */
+   all levels use the kernels of the lowest level. Those with an exponential or
+   another long function are not among them: their last bits depend on the level
+   (km_fma), and a level's bits do not depend on a module's other levels. */
 typedef enum KernelTexts {
     KERNELS_LARGE,
     KERNELS_SMALL,

@@ -5,8 +5,8 @@
    So are numbers such as a weight decay, which people change between two runs:
    the C compiler then has the same text before and after.
 
-   Kernels with little work are a text of their own, which is compiled once for
-   all levels.                                                               */
+   Kernels with little work and equal bits at all levels are a text of their
+   own, which is compiled once.                                              */
 #include "codegen/c/print_c.h"
 
 #include <math.h>

@@ -224,8 +224,12 @@ int kernel_column_sums(const Kernel *k) {
 
 bool kernel_is_small(const Kernel *k) {
     enum { SMALL = 1024 };
-    return (k->form == KF_COLS || k->form == KF_ROWS) &&
-           kernel_rows(k) * kernel_cols(k) <= SMALL;
+    if ((k->form != KF_COLS && k->form != KF_ROWS) ||
+        kernel_rows(k) * kernel_cols(k) > SMALL)
+        return false;
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_is_long(kinst_at(k, id))) return false;
+    return true;
 }
 
 bool kinst_is_row_value(const KInst *in) {

@@ -114,6 +114,28 @@ TEST_CASE(print_c, one_text_is_compiled_once) {
     CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
 }
 
+/* Levels share small kernels, except those whose last bits depend on the
+   level. */
+TEST_CASE(print_c, small_kernels_have_no_exponentials) {
+    Subject s = lowered("graph g(%a: f32[9], %b: f32[7,9]) {"
+                        " group point { %x = mul %b, %a }"
+                        " group row { %e = exp %b"
+                        " %s = reduce_sum %e {axes=[1]} }"
+                        " group point { %g = gelu %b %y = mul %g, %a }"
+                        " return %x, %s, %y }");
+    StrBuf large = {0}, small = {0};
+    print_c_kernels(s.ks, &large, "", "", KERNELS_LARGE);
+    print_c_kernels(s.ks, &small, "", "", KERNELS_SMALL);
+    CHECK_HAS(large.data, "EXP_F32");
+    CHECK_HAS(large.data, "GELU_F32");
+    CHECK(!strstr(small.data, "_F32("));
+    CHECK_HAS(small.data, "\nvoid k0(");
+    CHECK(!strstr(large.data, "\nvoid k0("));
+    sb_free(&large);
+    sb_free(&small);
+    subject_end(&s);
+}
+
 /* Rank-0 constants are not buffers. */
 TEST_CASE(print_c, scalar_constants_are_immediates) {
     Subject s = lowered("graph g(%a: f32[10]) { const %c: f32[] = 2.5 "
