@@ -8,8 +8,8 @@
      QUANTIZED_NF4   NF4_LEVELS, two in a byte; scale = largest magnitude
    Zero is exact in all.  A weight of a matrix multiplication may also be
      QUANTIZED_F32   fp32 elements without a scale, which the routine rounds to
-                     the dtype of the other operand.  CPU and GPU kernels read
-   this file, too.            */
+                     the dtype of the other operand
+   CPU and GPU kernels read this file, too.                                   */
 #ifndef AMPC_QUANTIZED_H
 #define AMPC_QUANTIZED_H
 
