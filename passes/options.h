@@ -6,7 +6,7 @@
 
 #include "ir/ir.h"
 #include "ir/graph/names.h"
-#include "ir/text/text.h"
+#include "ir/fn/dims.h"
 
 struct Fn;
 struct FnAttr;

@@ -25,14 +25,18 @@ FEW = 3  # files of the largest circle inside a room
 
 class Rooms:
     def __init__(self, path):
-        self.floor, self.down = {}, set()
+        self.floor, self.down, self.header = {}, set(), {}
         for number, line in enumerate(open(path), 1):
             line = line.split("#")[0].strip()
             if not line:
                 continue
-            if not line.startswith("room "):
-                sys.exit(f"{path}:{number}: {line}")
-            name, _, calls = line[5:].partition(":")
+            kind, _, line = line.partition(" ")
+            name, _, calls = line.partition(":")
+            if kind == "header" and calls.strip() in self.floor:
+                self.header[name.strip()] = calls.strip()
+                continue
+            if kind != "room":
+                sys.exit(f"{path}:{number}: {kind} {line}")
             self.floor[name.strip()] = len(self.floor)
             self.down |= {(name.strip(), to) for to in calls.split()}
 
@@ -129,6 +133,41 @@ def edges(graph):
     return found
 
 
+def includes():
+    """(file, the header of the product that it includes)"""
+    for top in TOPS:
+        for folder, _, files in os.walk(top, followlinks=True):
+            for file in sorted(files):
+                if not file.endswith((".c", ".h")):
+                    continue
+                for header in re.findall(r'^#include "([^"]+)"',
+                                         open(f"{folder}/{file}").read(), re.M):
+                    if header.startswith(tuple(t + "/" for t in TOPS)):
+                        yield f"{folder}/{file}", header
+
+
+def included_above(pairs, rooms):
+    """Files that include a header of a higher room, and header lines that no
+    include needs."""
+    needed = set()
+
+    def stands(file):
+        return rooms.floor.get(rooms.header.get(file, room_of(file)))
+
+    for file, header in pairs:
+        own, folder = stands(file), rooms.floor.get(room_of(header))
+        if own is None:
+            yield f"{file} is in no room of {LIST}"
+        elif stands(header) is None:
+            yield f"{header} is in no room of {LIST}"
+        elif stands(header) > own:
+            yield f"{file} may not include {header}"
+        elif folder is None or folder > own:
+            needed.add(header)
+    for header in sorted(set(rooms.header) - needed):
+        yield f"{header}: no include needs its line, take it out"
+
+
 def defects(graph, rooms):
     found = edges(graph)
     for edge, example in sorted(found.items()):
@@ -164,6 +203,12 @@ def selftest():
     ring = {f"a/{i}.c": {f"a/{(i + 1) % 5}.c": "f"} for i in range(5)}
     rooms.down = set()
     assert any("5 files call in a circle" in d for d in defects(ring, rooms))
+    rooms.header = {}
+    low = [("a/x.c", "b/y.h")]
+    assert any("may not include b/y.h" in d for d in included_above(low, rooms))
+    rooms.header = {"b/y.h": "a"}
+    assert not list(included_above(low, rooms))
+    assert any("no include needs" in d for d in included_above([], rooms))
     few = {f"a/{i}.c": {f"a/{(i + 1) % FEW}.c": "f"} for i in range(FEW)}
     assert not any("circle" in d for d in defects(few, rooms))
 
@@ -210,7 +255,11 @@ def main(args):
     if len(graph) < 200:
         print(f"{SYMBOLS}: only {len(graph)} files")
         return 1
-    found = list(defects(graph, rooms))
+    pairs = list(includes())
+    if len(pairs) < 1000:
+        print(f"only {len(pairs)} includes")
+        return 1
+    found = list(defects(graph, rooms)) + list(included_above(pairs, rooms))
     if open(PICTURE).read() != picture(rooms):
         found.append(f"{PICTURE} is old: tests/rooms.py --picture")
     print("\n".join(found[:40]))

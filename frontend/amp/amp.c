@@ -8,6 +8,7 @@
 #include "frontend/frontend.h"
 #include "ir/fn/fn.h"
 #include "ir/base/files.h"
+#include "ir/text/text.h"
 
 typedef struct Amp {
     Arena *a;

@@ -16,6 +16,7 @@
    or a comparison that differs for that reason is no difference, and nodes that
    read it are interpreted with A's for both modules. */
 #include "frontend/cli/cmd_bisect.h"
+#include "ir/text/text.h"
 
 #include <limits.h>
 #include <math.h>

@@ -5,6 +5,7 @@
    us read the arena; the IR after pass memplan says which values the step's
    group has stored, and where. */
 #include "frontend/cli/cmd_bisect.h"
+#include "ir/text/text.h"
 
 #include <dlfcn.h>
 #include <math.h>

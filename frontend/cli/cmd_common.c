@@ -10,6 +10,7 @@
 #include "frontend/cli/options_text.h"
 #include "ir/lex/lex.h"
 #include "ir/base/files.h"
+#include "ir/text/text.h"
 #include "runtime/base/json.h"
 #include "runtime/files/outfile.h"
 

@@ -15,6 +15,7 @@
 #include "frontend/cli/options_text.h"
 #include "frontend/cli/progress.h"
 #include "ir/base/files.h"
+#include "ir/text/text.h"
 #include "passes/common/decode.h"
 #include "passes/common/frozen.h"
 #include "passes/common/rows.h"

@@ -3,6 +3,7 @@
 #include "frontend/cli/cmd.h"
 #include "ir/base/files.h"
 #include "ir/fn/fn.h"
+#include "ir/text/text.h"
 
 static void print_to_stdout(const Module *m) {
     StrBuf sb = {0};

@@ -3,6 +3,7 @@
 #include "frontend/cli/kept.h"
 
 #include "frontend/cli/options_text.h"
+#include "ir/text/text.h"
 
 Status kept_ir(Session *s, const SectionFile *f, const char *pass, Module **m) {
     char *text, *name = arena_printf(s->arena, "ir:%s", pass);

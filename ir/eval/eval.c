@@ -7,7 +7,8 @@
    compare everything else with it; constant folding uses it.
    Integers are int64_t and wrap to their dtype; u64 is its bit pattern.     */
 #include "ir/eval/eval_impl.h"
-#include "ir/fn/fn.h"
+#include "ir/op/function.h"
+#include "ir/op/rule.h"
 
 #include <math.h>
 #include <string.h>

@@ -45,12 +45,7 @@
 
 #include "ir/ir.h"
 #include "ir/lex/lex.h"
-
-typedef struct Fn Fn;
-typedef struct Expr Expr;
-typedef struct Stmt Stmt;
-typedef VEC(Stmt) Block;
-typedef VEC(Str) Names;
+#include "ir/op/function.h"
 
 typedef enum ExprKind {
     E_INT,

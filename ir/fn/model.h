@@ -10,7 +10,7 @@
 #define AMPC_IR_FN_MODEL_H
 
 #include "ir/fn/fn.h"
-#include "ir/text/text.h"
+#include "ir/fn/dims.h"
 
 /* A dimension or another number that the command line may set. */
 typedef struct Symbol {

@@ -3,7 +3,6 @@
    parts after its body, and gradient rules. */
 #include "ir/graph/fn_table.h"
 #include "ir/fn/parse_fn.h"
-#include "ir/text/parse_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

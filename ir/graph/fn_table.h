@@ -5,7 +5,8 @@
 #ifndef AMPC_IR_GRAPH_FN_TABLE_H
 #define AMPC_IR_GRAPH_FN_TABLE_H
 
-#include "ir/fn/fn.h"
+#include "ir/ir.h"
+#include "ir/op/function.h"
 
 /* The library is being read, or has been. */
 void fn_table_begin(void);

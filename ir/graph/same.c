@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ir/fn/fn.h"
+#include "ir/op/function.h"
 #include "ir/graph/ir_impl.h"
 
 /* Integers, floats and interned strings fill the union's first 8 bytes. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify_stage.c: the promises of the passes of each stage (list: verify.c). */
-#include "ir/fn/fn.h"
+#include "ir/op/function.h"
 #include "ir/graph/verify.h"
 
 #include <math.h>

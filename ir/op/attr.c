@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attr.c: the keys of attributes, and the attributes of nodes. */
+#include <math.h>
 #include <string.h>
 
-#include "ir/ir.h"
+#include "ir/op/node.h"
 
 /* ---- keys ---------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* node.c: the row of what a node calls, and its class. */
-#include "ir/fn/fn.h"
+#include "ir/op/function.h"
+#include "ir/op/node.h"
 
 const OpInfo *callee_info(Callee c) {
     return c.fn ? &c.fn->info : &op_info[c.op];

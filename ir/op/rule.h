@@ -3,7 +3,7 @@
 #ifndef AMPC_IR_OP_RULE_H
 #define AMPC_IR_OP_RULE_H
 
-#include "ir/ir.h"
+#include "ir/op/node.h"
 
 /* A type rule fills out[] (defaults) given operands and attributes.  When
    `given` dtypes are present, verify and build check the rule's freedom of
@@ -39,7 +39,7 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out);
 typedef struct FnInstance {
     Status status;
     const char *msg;
-    Graph *g;
+    struct Graph *g;
     const ValueId *in, *out; /* nin, nout; 0: absent */
 } FnInstance;
 
@@ -49,7 +49,7 @@ typedef struct CallRules {
     TypeRule *types;
     /* Brings n->attrs into normal form, in g's arena: without defaults, axes
        non-negative and written out. */
-    Status (*attrs)(Graph *g, Node *n, char *msg);
+    Status (*attrs)(struct Graph *g, Node *n, char *msg);
     const FnInstance *(*instance)(const Node *call, const Type *const *in);
 } CallRules;
 

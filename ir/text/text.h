@@ -3,6 +3,7 @@
 #ifndef AMPC_IR_TEXT_TEXT_H
 #define AMPC_IR_TEXT_TEXT_H
 
+#include "ir/fn/dims.h"
 #include "ir/ir.h"
 
 void print_module(const Module *m, StrBuf *sb);
@@ -13,33 +14,6 @@ void print_node(const Graph *g, const Node *n, StrBuf *sb);
    inferred; given ones are checked. */
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
                     size_t n, Module **out);
-
-/* A dimension that the command line sets before a text is read. */
-typedef struct DimBind {
-    Str name; /* a symbol, or an input's name when axis >= 0 */
-    int axis; /* -1: name is a symbol */
-    int64_t value;
-} DimBind;
-
-/* All sizes of a dimension that --dim gives several, in ascending order. */
-typedef struct DimSizes {
-    Str name; /* as in DimBind, whose value is the last size */
-    int axis;
-    VEC(int64_t) sizes;
-} DimSizes;
-
-typedef struct TextOptions {
-    const DimBind *dims;
-    int ndims;
-    int64_t seed; /* seed for initial values and dropout */
-    /* First dimension of the first input: batch overrides dims, batch_else
-       is used if dims do not name it; 0: not given. */
-    int64_t batch, batch_else;
-    /* Imports an ONNX file for inputs of types in[0..n), for `def .. =
-       onnx("FILE")`; NULL: files cannot be imported. */
-    Status (*layer)(void *ctx, Str file, const TypeId *in, int n, Module **out);
-    void *ctx;
-} TextOptions;
 
 /* Parses a text with symbols, such as B in f32[B,4], that opt binds. */
 Status parse_model(Arena *a, Diag *d, const char *file, const char *text,

@@ -10,6 +10,7 @@
 #include "ir/fn/fn.h"
 #include "ir/base/files.h"
 #include "ir/base/terminal.h"
+#include "ir/text/text.h"
 
 const PassRow pipeline[] = {
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,

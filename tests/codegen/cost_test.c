@@ -8,6 +8,7 @@
 #include "codegen/cost/cost.h"
 #include "codegen/cost/roofline.h"
 #include "frontend/cli/options_text.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/codegen/cost/cost.h"
 #include "tests/harness.h"

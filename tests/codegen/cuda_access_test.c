@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "codegen/cuda/cuda.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/support/cuda_cases.h"
 

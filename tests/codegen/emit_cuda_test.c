@@ -2,6 +2,7 @@
 /* emit_cuda_test.c: plan steps for a GPU; needs no NVRTC. */
 #include "codegen/cuda/cuda.h"
 #include "frontend/cli/options_text.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 

@@ -13,6 +13,7 @@
 #include "codegen/module/section.h"
 #include "frontend/cli/options_text.h"
 #include "ir/base/files.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "runtime/ampc.h"
 #include "tests/codegen/emit/emit.h"

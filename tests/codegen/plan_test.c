@@ -14,6 +14,7 @@
 #include "codegen/cost/cost.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/frontend.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/codegen/plan/plan.h"
 #include "tests/harness.h"

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "codegen/cuda/cuda.h"
+#include "ir/text/text.h"
 #include "runtime/program/lib.h"
 #include "tests/codegen/print_cuda/print_cuda.h"
 #include "tests/support/simulate.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_test.c: the loops of kernels by target, one line per kernel. */
 #include "codegen/kernel/schedule.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 
 #include <stdio.h>

@@ -4,6 +4,7 @@
 
 #include "frontend/cli/options_text.h"
 #include "frontend/frontend.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 
 #define NORMS                                                                  \

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "frontend/frontend.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 
 static char *formatted(const char *text, size_t n) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/frontend.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 

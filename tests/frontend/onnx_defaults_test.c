@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 

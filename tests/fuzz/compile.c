@@ -6,6 +6,7 @@
 
 #include "codegen/codegen.h"
 #include "frontend/cli/options_text.h"
+#include "ir/text/text.h"
 
 typedef const char *OptionText[2];
 

@@ -3,6 +3,7 @@
    meaning in a new layout, and is compiled up to the sources or refused with a
    message. */
 #include "frontend/frontend.h"
+#include "ir/text/text.h"
 #include "tests/fuzz/compile.h"
 #include "tests/support/changed_graph.h"
 

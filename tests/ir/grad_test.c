@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "ir/fn/fn.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 #include "tests/ir/grad/grad.h"

@@ -3,6 +3,7 @@
    messages for wrong lines. */
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/ir/model/model.h"
 

@@ -10,6 +10,7 @@
    printed, read and printed again.  To rewrite expectations:
      bazel run //tests/passes:golden_test -- --bless */
 #include "frontend/cli/options_text.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 
 #include <stdlib.h>

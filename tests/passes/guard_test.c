@@ -2,6 +2,7 @@
 /* guard_test.c: groups that run only where a truth value says so. */
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 

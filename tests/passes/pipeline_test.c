@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ir/fn/optimizer.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "codegen/cuda/cuda.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/support/ops_bench.h"
 #include "tests/support/simulate.h"

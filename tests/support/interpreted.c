@@ -8,6 +8,7 @@
 
 #include "frontend/cli/options_text.h"
 #include "frontend/frontend.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 
 static void copy(EvalTensor *to, const EvalTensor *from) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/support/device_check.h"
 #include "tests/support/ops_bench.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "frontend/cli/options_text.h"
+#include "ir/text/text.h"
 #include "tests/harness.h"
 
 const char *const no_flags[] = {NULL};

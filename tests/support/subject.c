@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* subject.c: graphs as C compared with the interpreter (subject.h). */
 #define _POSIX_C_SOURCE 200809L
+#include "ir/text/text.h"
 #include "tests/support/subject.h"
 
 #include "tests/support/cpu_levels.h"

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "codegen/codegen.h"
+#include "ir/text/text.h"
 #include "tests/support/changed_graph.h"
 #include "tests/support/ops_run.h"
 #include "tests/support/parts.h"

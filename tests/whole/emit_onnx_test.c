@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/support/device_check.h"
 #include "tests/support/onnx_util.h"

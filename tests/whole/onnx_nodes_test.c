@@ -29,6 +29,7 @@
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
+#include "ir/text/text.h"
 #include "tests/support/onnx_case.h"
 #include "tests/support/onnx_util.h"
 #include "tests/support/ops_run.h"

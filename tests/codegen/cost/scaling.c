@@ -6,6 +6,7 @@
 #include "codegen/cost/cost.h"
 #include "codegen/cost/roofline.h"
 #include "codegen/cost/scaling.h"
+#include "ir/text/text.h"
 #include "passes/passes.h"
 #include "tests/codegen/cost/cost.h"
 #include "tests/harness.h"

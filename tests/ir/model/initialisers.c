@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "tests/harness.h"
 #include "tests/ir/model/model.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/text/text.h"
 #include "runtime/program/dtype.h"
 #include "tests/runtime/cuda_kernels/cuda_kernels.h"
 #include "tests/support/cuda_cases.h"
