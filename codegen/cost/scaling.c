@@ -7,6 +7,7 @@
 
 #include "codegen/cost/cost.h"
 #include "codegen/cost/roofline.h"
+#include "ir/base/facts.h"
 
 typedef struct Link {
     char name[40];
@@ -121,13 +122,20 @@ static Status read_links(Diag *d, const char *text, Link *out, int *n) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-static void put_scaling_row(StrBuf *sb, bool json, const char *link, double one,
-                            double step) {
-    if (json)
-        sb_printf(sb, ",\"%s\":{\"ms\":%.4f,\"efficiency\":%.4f}", link,
-                  1e3 * step, one / step);
-    else
-        sb_printf(sb, "  %10.3f %6.1f %%", 1e3 * step, 100 * one / step);
+/* Milliseconds of a step, and its efficiency. */
+static void add_link(Facts *row, const char *link, double one, double step) {
+    Facts f = {.json = row->json};
+    fact_form(&f, "ms", "%.4f", "  %10.3f", 1e3 * step);
+    fact_json(&f, "efficiency", "%.4f", one / step);
+    fact_words(&f, "percent", " %6.1f %%", 100 * one / step);
+    fact_part(row, link, &f, NULL);
+}
+
+/* Of the table, which people read. */
+static void put_heads(const Link *to, int n, StrBuf *sb) {
+    for (int i = 0; i < n; i++) sb_printf(sb, i ? "%21s" : "%28s", to[i].name);
+    sb_puts(sb, "\n  ranks");
+    for (int i = 0; i < n; i++) sb_puts(sb, "  ms a step efficiency");
 }
 
 Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
@@ -137,6 +145,9 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
     int n;
     double most, ms = 0, scale = 1;
     Step s;
+    Facts f = {.json = how->json};
+    FactList ranks = fact_lines(how->json);
+    StrBuf heads = {0};
     if (!positive(how->world, 0, &most, &end) || most < 2 || most > MOST_WORLD)
         return wrong(d, "--scaling", how->world, "2 or more ranks");
     if (how->step_ms && !positive(how->step_ms, 0, &ms, &end))
@@ -149,34 +160,36 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
         return fail(d, (Loc){0}, "no program of the module sums gradients");
     if (ms > 0) scale = ms * 1e-3 / one;
     one *= scale;
-    sb_printf(sb,
-              how->json ? "{\"target\":\"%s\",\"ms\":%.4f,\"measured\":%s,"
-                          "\"bytes\":%.0f,\"in_parts\":%.0f,"
-                          "\"buckets\":%d,\"waited_for\":%d,"
-                          "\"handed_out\":%.0f,\"ranks\":["
-                        : "train on %s, %.3f ms a step of one rank, %s; %.0f "
-                          "bytes of gradients, %.0f of them summed in parts, "
-                          "in %d buckets, %d sums waited for, %.0f bytes "
-                          "handed out\n",
-              target, 1e3 * one,
-              how->json ? ms > 0 ? "true" : "false"
-              : ms > 0  ? "measured"
-              : gpu     ? "predicted for an H100"
-                        : "predicted for this machine",
-              s.bytes, s.parts, s.buckets, s.now, s.handed);
-    for (int i = 0; i < n && !how->json; i++)
-        sb_printf(sb, i ? "%21s" : "%28s", to[i].name);
-    for (int i = -1; i < n && !how->json; i++)
-        sb_puts(sb, i < 0 ? "\n  ranks" : "  ms a step efficiency");
+    fact_word(&f, "target", target, NULL);
+    fact_form(&f, "ms", "%.4f", "%.3f", 1e3 * one);
+    fact_form(&f, "measured", ms > 0 ? "true" : "false",
+              ms > 0 ? "measured"
+              : gpu  ? "predicted for an H100"
+                     : "predicted for this machine");
+    fact_form(&f, "bytes", "%.0f", "%.0f", s.bytes);
+    fact_form(&f, "in_parts", "%.0f", "%.0f", s.parts);
+    fact_int(&f, "buckets", s.buckets, NULL);
+    fact_int(&f, "waited_for", s.now, NULL);
+    fact_form(&f, "handed_out", "%.0f", "%.0f", s.handed);
     for (double world = 2; world <= most; world *= 2) {
-        sb_printf(sb, how->json ? "%s\n{\"world\":%.0f" : "%s\n%7.0f",
-                  how->json && world > 2 ? "," : "", world);
+        Facts row = {.json = how->json};
+        fact_form(&row, "world", "%.0f", "\n%7.0f", world);
         for (int i = 0; i < n; i++)
-            put_scaling_row(sb, how->json, to[i].name, one,
-                            scaling_walk(cost, target, peaks, scale, &to[i],
-                                         (int)world, &s));
-        sb_puts(sb, how->json ? "}" : "");
+            add_link(&row, to[i].name, one,
+                     scaling_walk(cost, target, peaks, scale, &to[i],
+                                  (int)world, &s));
+        facts_put(&row, NULL, fact_next(&ranks));
     }
-    sb_puts(sb, how->json ? "]}\n" : "\n");
+    put_heads(to, n, &heads);
+    fact_words(&f, "heads", "%s", heads.data);
+    fact_list(&f, "ranks", &ranks);
+    facts_put(&f,
+              "train on {target}, {ms} ms a step of one rank, {measured}; "
+              "{bytes} bytes of gradients, {in_parts} of them summed in parts, "
+              "in {buckets} buckets, {waited_for} sums waited for, "
+              "{handed_out} bytes handed out\n{heads}{ranks}",
+              sb);
+    sb_puts(sb, "\n");
+    sb_free(&heads);
     return OK;
 }

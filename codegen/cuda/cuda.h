@@ -209,8 +209,8 @@ bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
 /* PlanCuda `cuda` for plan.c. */
 void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit);
-/* Describes a group's step for people, or as a JSON object. */
-void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
-                   const EmitGroup *g);
+/* What a group's step is on the GPU. */
+void fact_cuda(Facts *f, const char *key, const CudaSource *c,
+               const EmitGroup *g);
 
 #endif

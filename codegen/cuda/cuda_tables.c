@@ -29,47 +29,47 @@ void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
 
 /* ---- notes --------------------------------------------------------------- */
 
-/* Prints the compiler's resource usage of a kernel, by architecture. */
-static void put_usage(StrBuf *sb, bool json, const CudaSource *c,
-                      const char *kernel) {
-    int shown = 0;
+/* The compiler's resource usage of a kernel, by architecture. */
+static void add_usage(Facts *f, const CudaSource *c, const char *kernel) {
+    Facts all = {.json = f->json};
     for (int i = 0; i < c->archs.len; i++)
         for (int j = 0; j < c->build.usage.len; j++) {
             const CudaUsage *u = &c->build.usage.data[j];
+            Facts of = {.json = f->json};
             if (strcmp(u->kernel, kernel) || strcmp(u->arch, c->archs.data[i]))
                 continue;
-            if (json)
-                sb_printf(sb,
-                          "%s\"%s\":{\"registers\":%d,\"spill_stores\":%d,"
-                          "\"spill_loads\":%d,\"shared\":%d,\"stack\":%d}",
-                          shown++ ? "," : "", u->arch, u->registers,
-                          u->spill_stores, u->spill_loads, u->shared, u->stack);
-            else
-                sb_printf(sb, "; %s: %d registers, %d bytes spilled, %d shared",
-                          u->arch, u->registers, u->spill_stores, u->shared);
+            fact_words(&of, "arch", "%s", u->arch);
+            fact_int(&of, "registers", u->registers, NULL);
+            fact_int(&of, "spill_stores", u->spill_stores, NULL);
+            fact_int(&of, "spill_loads", u->spill_loads, NULL);
+            fact_int(&of, "shared", u->shared, NULL);
+            fact_int(&of, "stack", u->stack, NULL);
+            fact_part(&all, u->arch, &of,
+                      "; {arch}: {registers} registers, {spill_stores} bytes "
+                      "spilled, {shared} shared");
             break;
         }
+    fact_part(f, "usage", &all, NULL);
 }
 
 /* The blocks of a launch of many tensors depend on all of them. */
-static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, uint32_t fn,
+static void add_kernel(FactList *kernels, const CudaSource *c, uint32_t fn,
                        const EmitGroup *g) {
     const PlanCudaKernel *k = &c->kernels.data[fn];
     bool many = plan_tensors(&g->step) > 0;
     long long n = g->s->npar ? g->s->pars[0] : 0;
     long long blocks = k->blocks ? k->blocks : (n - 1) / k->per_block + 1;
-    if (json) {
-        sb_printf(sb, "{\"name\":\"%s\",\"unit\":%u,\"threads\":%u", k->name,
-                  k->unit, k->threads);
-        if (!many) sb_printf(sb, ",\"blocks\":%lld", blocks);
-        sb_printf(sb, ",\"dynamic_shared\":%u,\"usage\":{", k->shared);
-    } else if (many) {
-        sb_printf(sb, "%s: blocks of %u", k->name, k->threads);
-    } else {
-        sb_printf(sb, "%s: %lld x %u threads", k->name, blocks, k->threads);
-    }
-    put_usage(sb, json, c, k->name);
-    if (json) sb_puts(sb, "}}");
+    Facts f = {.json = kernels->json};
+    fact_word(&f, "name", k->name, NULL);
+    fact_int(&f, "unit", k->unit, NULL);
+    fact_int(&f, "threads", k->threads, NULL);
+    if (!many) fact_int(&f, "blocks", blocks, NULL);
+    fact_int(&f, "dynamic_shared", k->shared, NULL);
+    add_usage(&f, c, k->name);
+    facts_put(&f,
+              many ? "{name}: blocks of {threads}{usage}"
+                   : "{name}: {blocks} x {threads} threads{usage}",
+              fact_next(kernels));
 }
 
 /* Of a product by cuBLASLt that reads fp32. */
@@ -78,50 +78,51 @@ static AmpcFactors product_factors(const EmitGroup *g) {
     return exact ? AMPC_FACTORS_F32 : g->s->factors;
 }
 
-void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
-                   const EmitGroup *g) {
+/* What is computed in the product of cuBLASLt, too. */
+static void add_product(Facts *f, const EmitGroup *g) {
+    static const char *const product[] = {"none", "bias", "scale", "add"};
+    uint32_t fn = g->step.fn;
+    const char *words = fn == PLAN_PRODUCT_ADD ? ", added to what is there"
+                        : fn                   ? " with %s"
+                                               : "";
+    AmpcFactors factors = product_factors(g);
+    fact_form(f, "fused", "\"%s\"", words, product[fn]);
+    if (factors) fact_word(f, "factors", factors_text[factors], " of %s");
+}
+
+static const char *step_line(const EmitGroup *g) {
+    if (g->idle) return "nothing";
+    if (g->part) return "in the launch before";
+    if (plan_tensors(&g->step)) return "{count} steps in {kernels}";
+    if (g->step.kind == PLAN_PRODUCT) return "cuBLASLt{factors}{fused}";
+    return g->step.kind == PLAN_COPY ? "copy" : "{kernels}";
+}
+
+void fact_cuda(Facts *f, const char *key, const CudaSource *c,
+               const EmitGroup *g) {
     static const char *const op[] = {[PLAN_LAUNCH] = "launch",
                                      [PLAN_MANY] = "many",
                                      [PLAN_ROWS] = "rows",
                                      [PLAN_PRODUCT] = "gemm",
                                      [PLAN_COPY] = "copy"};
-    static const char *const product[] = {"none", "bias", "scale", "add"};
     const PlanStep *s = &g->step;
     bool runs = !g->idle && !g->part;
-    uint32_t tensors = plan_tensors(s);
-    bool rounds = runs && s->kind == PLAN_PRODUCT && product_factors(g);
-    const char *factors = rounds ? factors_text[product_factors(g)] : NULL;
-    if (json) {
-        sb_printf(sb, "{\"op\":\"%s\"",
-                  g->idle   ? "none"
-                  : g->part ? "part"
-                            : op[s->kind]);
-        if (runs && tensors) sb_printf(sb, ",\"count\":%u", tensors);
-        if (runs && s->kind == PLAN_PRODUCT)
-            sb_printf(sb, ",\"fused\":\"%s\"", product[s->fn]);
-        if (rounds) sb_printf(sb, ",\"factors\":\"%s\"", factors);
-        sb_printf(sb, ",\"scratch\":%llu,\"kernels\":[",
-                  (unsigned long long)(runs ? s->scratch : 0));
-    } else if (!runs) {
-        sb_puts(sb, g->part ? "in the launch before" : "nothing");
-    } else if (tensors) {
-        sb_printf(sb, "%u steps in ", tensors);
-    } else if (s->kind == PLAN_PRODUCT) {
-        sb_puts(sb, "cuBLASLt");
-        if (rounds) sb_printf(sb, " of %s", factors);
-        if (s->fn == PLAN_PRODUCT_ADD)
-            sb_puts(sb, ", added to what is there");
-        else if (s->fn)
-            sb_printf(sb, " with %s", product[s->fn]);
-    } else if (s->kind == PLAN_COPY) {
-        sb_puts(sb, "copy");
-    }
+    uint32_t tensors = runs ? plan_tensors(s) : 0;
+    Facts step = {.json = f->json};
+    FactList kernels = fact_series(f->json, ",", " | ");
+    fact_word(&step, "op",
+              g->idle   ? "none"
+              : g->part ? "part"
+                        : op[s->kind],
+              NULL);
+    if (tensors) fact_int(&step, "count", tensors, NULL);
+    if (runs && s->kind == PLAN_PRODUCT) add_product(&step, g);
+    fact_int(&step, "scratch", runs ? (long long)s->scratch : 0, NULL);
     if (runs && (s->kind == PLAN_LAUNCH || tensors)) {
-        put_kernel(sb, json, c, s->fn, g);
-        if (s->second && s->kind == PLAN_LAUNCH) {
-            sb_puts(sb, json ? "," : " | ");
-            put_kernel(sb, json, c, s->second - 1, g);
-        }
+        add_kernel(&kernels, c, s->fn, g);
+        if (s->second && s->kind == PLAN_LAUNCH)
+            add_kernel(&kernels, c, s->second - 1, g);
     }
-    if (json) sb_puts(sb, "]}");
+    fact_list(&step, "kernels", &kernels);
+    fact_part(f, key, &step, step_line(g));
 }

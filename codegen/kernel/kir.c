@@ -339,28 +339,24 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb) {
+void kernel_loops(const Kernel *k, FactList *loops) {
     static const char *const kind[] = {"serial", "vector", "thread",
                                        "block",  "lanes",  "unrolled"};
     for (int i = 0; i < k->nloop; i++) {
         const KLoop *l = &k->loop[i];
-        long long extent = (long long)l->extent, step = (long long)l->step;
-        const char *over = l->over == LOOP_ROWS   ? "rows"
-                           : l->over == LOOP_COLS ? "columns"
-                                                  : "elements";
+        Facts f = {.json = loops->json};
         char dim[16];
         snprintf(dim, sizeof dim, "i%d", l->over);
-        if (l->over >= 0) over = dim;
-        if (json) {
-            sb_printf(sb, "%s{\"kind\":\"%s\",\"over\":\"%s\"", i ? "," : "",
-                      kind[l->kind], over);
-            if (extent) sb_printf(sb, ",\"extent\":%lld", extent);
-            sb_printf(sb, ",\"step\":%lld}", step);
-            continue;
-        }
-        sb_printf(sb, "%s%s %s", i ? ", " : "", kind[l->kind], over);
-        if (extent) sb_printf(sb, " < %lld", extent);
-        if (step > 1) sb_printf(sb, " by %lld", step);
+        fact_word(&f, "kind", kind[l->kind], NULL);
+        fact_word(&f, "over",
+                  l->over >= 0           ? dim
+                  : l->over == LOOP_ROWS ? "rows"
+                  : l->over == LOOP_COLS ? "columns"
+                                         : "elements",
+                  NULL);
+        if (l->extent) fact_int(&f, "extent", l->extent, " < %lld");
+        fact_int(&f, "step", l->step, l->step > 1 ? " by %lld" : "");
+        facts_put(&f, "{kind} {over}{extent}{step}", fact_next(loops));
     }
 }
 

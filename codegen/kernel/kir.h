@@ -26,6 +26,7 @@
 #define AMPC_CODEGEN_KERNEL_KIR_H
 
 #include "codegen/codegen.h"
+#include "ir/base/facts.h"
 
 typedef enum KType { KT_B8, KT_I64, KT_F32, KT_F64 } KType;
 
@@ -184,9 +185,9 @@ static inline KInst *kinst_at(const Kernel *k, int id) {
 void kernel_finish(Arena *a, Kernel *k);
 /* Afterwards no index depends on dim d. */
 void kernel_remove_dim(Kernel *k, int d);
-/* The loops in one line: "thread rows < 64, vector i1 < 128"; or as the members
-   of a JSON array, an object each, without `extent` where the step has it. */
-void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
+/* The loops, outermost first: "thread rows < 64", "vector i1 < 128"; without
+   `extent` where the step has it. */
+void kernel_loops(const Kernel *k, FactList *loops);
 
 /* ---- reading ------------------------------------------------------------- */
 

@@ -89,6 +89,7 @@ static void put_load(StrBuf *sb, const Kernel *k, const KInst *in,
 
 void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
     const char *s = k->comment ? k->comment : "";
+    FactList loops = fact_series(false, ",", ", ");
     sb_puts(sb, "/*");
     while (*s) {
         const char *end = strchr(s, '\n');
@@ -98,7 +99,8 @@ void sb_put_kernel_comment(StrBuf *sb, const Kernel *k) {
         s += n + (end != NULL);
     }
     sb_puts(sb, "\n   ");
-    kernel_dump_loops(k, false, sb);
+    kernel_loops(k, &loops);
+    fact_list_put(&loops, sb);
     sb_puts(sb, " */\n");
 }
 

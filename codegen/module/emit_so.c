@@ -318,22 +318,24 @@ static Status put_files(EmitSo *e) {
 /* On the GPU an epilogue has no loops. */
 static void put_note(StrBuf *sb, bool json, const PlanSource *src,
                      const EmitGroup *g) {
-    bool cuda = g->target == TARGET_CUDA && src->cuda->archs.len;
+    Facts f = {.json = json};
+    FactList loops = fact_series(json, ",", ", ");
     const Kernel *k = g->s->kernel;
     const char *what = "loops";
     if (!k && g->target == TARGET_CPU) {
         k = g->s->epilogue;
         what = "epilogue";
     }
-    if (cuda) {
-        sb_puts(sb, json ? "\"cuda\":" : "gpu: ");
-        put_cuda_note(sb, json, src->cuda, g);
+    if (g->target == TARGET_CUDA && src->cuda->archs.len) {
+        fact_words(&f, "on", "gpu: ");
+        fact_cuda(&f, "cuda", src->cuda, g);
     }
-    if (!k) return;
-    if (cuda) sb_puts(sb, json ? "," : "\n");
-    sb_printf(sb, json ? "\"%s\":[" : "%s: ", what);
-    kernel_dump_loops(k, json, sb);
-    if (json) sb_puts(sb, "]");
+    if (k) {
+        kernel_loops(k, &loops);
+        fact_words(&f, "what", "%s%s: ", f.n ? "\n" : "", what);
+        fact_list(&f, what, &loops);
+    }
+    facts_put_members(&f, NULL, sb);
 }
 
 static Status tell_compiled(Arena *a, const EmitInput *in,

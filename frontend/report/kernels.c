@@ -6,79 +6,57 @@
 #include "frontend/report/report_names.h"
 #include "passes/device/flow.h"
 
-static void put_names(const Graph *g, const ValueId *v, int n, StrBuf *sb) {
-    for (int i = 0; i < n; i++) {
-        sb_puts(sb, i ? "," : "");
-        sb_put_json_string(sb, value_get(g, v[i])->name);
+/* The buffers that a kernel reads and writes: for JSON. */
+static void add_buffers(Facts *f, const Flow *flow, int group) {
+    FactList reads = fact_series(f->json, ",", ""), writes = reads;
+    for (int i = flow->read_at[group]; i < flow->read_at[group + 1]; i++)
+        fact_next_word(&reads, value_get(flow->g, flow->read[i])->name);
+    for (int i = flow->first[group]; i < flow->end[group]; i++) {
+        const Node *n = node_at(flow->g, i);
+        for (int k = 0; k < n->nout; k++)
+            if (flow->stored[n->out[k].i])
+                fact_next_word(&writes, value_get(flow->g, n->out[k])->name);
     }
-}
-
-/* JSON members: the buffers that a kernel reads and writes. */
-static void put_buffers(const Flow *f, int group, StrBuf *sb) {
-    bool first = true;
-    sb_puts(sb, ",\"reads\":[");
-    put_names(f->g, f->read + f->read_at[group],
-              f->read_at[group + 1] - f->read_at[group], sb);
-    sb_puts(sb, "],\"writes\":[");
-    for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(f->g, i);
-        for (int k = 0; k < n->nout; k++) {
-            if (!f->stored[n->out[k].i]) continue;
-            sb_puts(sb, first ? "" : ",");
-            put_names(f->g, &n->out[k], 1, sb);
-            first = false;
-        }
-    }
-    sb_puts(sb, "]");
+    fact_list(f, "reads", &reads);
+    fact_list(f, "writes", &writes);
 }
 
 /* note: how it runs, in lines or JSON members */
-static void kernel_line(const Flow *f, int group, bool json, const char *note,
-                        StrBuf *sb) {
-    const Graph *g = f->g;
-    int first = f->first[group], last = f->end[group] - 1;
-    const Node *end = node_at(g, last);
-    const char *kind = group_kind_text[g->groups.data[end->group].kind];
-    const Value *v = value_get(g, end->out[0]);
-    StrBuf name = {0};
-    if (json)
-        sb_printf(sb, "{\"kind\":\"%s\",\"part\":\"%s\",\"ops\":[", kind,
-                  report_part_of(end));
-    else
-        sb_printf(sb, "  %-7s", kind);
-    for (int i = first; i <= last; i++) {
-        const Node *n = node_at(g, i);
-        sb_printf(sb, json ? "%s\"%s\"" : "%s%s",
-                  i == first ? ""
-                  : json     ? ","
-                             : " ",
-                  op_info[n->op].text);
-    }
-    sb_puts(sb, json ? "],\"result\":" : " -> ");
-    if (json)
-        sb_put_json_string(sb, v->name);
-    else
-        sb_put_escaped(sb, v->name);
-    sb_puts(sb, json ? ",\"type\":" : " ");
-    report_put_type(sb, json, v->type);
-    report_kernel_name(f, group, &name);
-    if (json) {
-        sb_puts(sb, ",\"name\":");
-        sb_put_json_string(sb, name.data);
-        put_buffers(f, group, sb);
-    }
+static void add_note(Facts *f, const char *note) {
+    StrBuf text = {0};
     while (*note) {
-        size_t n = json ? strlen(note) : strcspn(note, "\n");
-        sb_puts(sb, json ? "," : "\n          ");
-        sb_putn(sb, note, n);
+        size_t n = f->json ? strlen(note) : strcspn(note, "\n");
+        sb_puts(&text, f->json ? "" : "\n          ");
+        sb_putn(&text, note, n);
         note += n + (note[n] == '\n');
     }
-    if (!json) {
-        sb_puts(sb, "\n          for: ");
-        sb_put_escaped(sb, name.data);
-    }
+    fact_members(f, "note", &text);
+}
+
+static void kernel_line(const Flow *flow, int group, const char *note,
+                        FactList *kernels) {
+    const Graph *g = flow->g;
+    const Node *end = node_at(g, flow->end[group] - 1);
+    const Value *v = value_get(g, end->out[0]);
+    Facts f = {.json = kernels->json};
+    FactList ops = fact_series(f.json, ",", " ");
+    StrBuf name = {0};
+    for (int i = flow->first[group]; i < flow->end[group]; i++)
+        fact_next_word(&ops, op_info[node_at(g, i)->op].text);
+    report_kernel_name(flow, group, &name);
+    fact_word(&f, "kind", group_kind_text[g->groups.data[end->group].kind],
+              "%-7s");
+    fact_word(&f, "part", report_part_of(end), NULL);
+    fact_list(&f, "ops", &ops);
+    fact_name(&f, "result", v->name, NULL, NULL);
+    fact_type(&f, "type", v->type);
+    fact_name(&f, "name", name.data, NULL, NULL);
+    add_buffers(&f, flow, group);
+    add_note(&f, note);
+    facts_put(&f,
+              "  {kind}{ops} -> {result} {type}{note}\n          for: {name}\n",
+              fact_next(kernels));
     sb_free(&name);
-    sb_puts(sb, json ? "}" : "\n");
 }
 
 static int launches(const Graph *g) {
@@ -87,43 +65,42 @@ static int launches(const Graph *g) {
     return n;
 }
 
-static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
-                             StrBuf *sb) {
+static void kernels_of_graph(Graph *g, const char *const *notes,
+                             FactList *programs) {
     Arena *a = arena_new();
-    const Flow *f = flow_new(g, a);
+    const Flow *flow = flow_new(g, a);
+    Facts f = {.json = programs->json};
+    FactList kernels = fact_lines(f.json);
     long long bytes = 0; /* each buffer once per group */
-    for (int i = 0; i < f->read_at[f->ngroup]; i++)
-        bytes += flow_bytes(f, f->read[i]);
+    for (int i = 0; i < flow->read_at[flow->ngroup]; i++)
+        bytes += flow_bytes(flow, flow->read[i]);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
-        if (f->def[v] >= 0 && f->stored[v])
-            bytes += flow_bytes(f, (ValueId){v});
-    sb_printf(sb,
-              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n"
-                   : "program %s on %s\n",
-              g->name, target_text[g->target]);
-    for (int i = 0; i < f->ngroup; i++) {
-        if (json && i) sb_puts(sb, ",\n");
-        kernel_line(f, i, json, notes[i], sb);
-    }
-    if (json)
-        sb_printf(sb, "],\"launches\":%d,\"bytes\":%lld}", launches(g), bytes);
-    else if (launches(g) < f->ngroup)
-        sb_printf(sb, "  %d kernels in %d launches, %lld bytes\n", f->ngroup,
-                  launches(g), bytes);
-    else
-        sb_printf(sb, "  %d kernels, %lld bytes\n", f->ngroup, bytes);
+        if (flow->def[v] >= 0 && flow->stored[v])
+            bytes += flow_bytes(flow, (ValueId){v});
+    for (int i = 0; i < flow->ngroup; i++)
+        kernel_line(flow, i, notes[i], &kernels);
+    fact_word(&f, "program", g->name, NULL);
+    fact_word(&f, "target", target_text[g->target], NULL);
+    fact_words(&f, "n", "%d", flow->ngroup);
+    fact_list(&f, "kernels", &kernels);
+    fact_int(&f, "launches", launches(g),
+             launches(g) < flow->ngroup ? " in %lld launches" : "");
+    fact_int(&f, "bytes", bytes, NULL);
+    facts_put(
+        &f,
+        "program {program} on {target}\n{kernels}  {n} kernels{launches}, "
+        "{bytes} bytes\n",
+        fact_next(programs));
     arena_free(a);
 }
 
 void report_kernels(const Module *m, bool json, const char *const *notes,
                     const char *why, StrBuf *sb) {
-    sb_puts(sb, json ? "[" : "");
+    FactList programs = fact_lines(json);
     if (why && !json) sb_printf(sb, "no GPU code: %s\n", why);
     for (int i = 0; i < m->graphs.len; i++) {
-        Graph *g = m->graphs.data[i];
-        if (json && i) sb_puts(sb, ",\n");
-        kernels_of_graph(g, json, notes, sb);
-        notes += g->groups.len;
+        kernels_of_graph(m->graphs.data[i], notes, &programs);
+        notes += m->graphs.data[i]->groups.len;
     }
-    if (json) sb_puts(sb, "]\n");
+    fact_list_put(&programs, sb);
 }

@@ -5,17 +5,18 @@
 #include <math.h>
 #include <string.h>
 
-#include "frontend/report/facts.h"
 #include "frontend/report/report.h"
+#include "ir/base/facts.h"
 #include "passes/codes.h"
 #include "passes/common/bounds.h"
 #include "passes/device/flow.h"
 #include "passes/passes.h"
 
-void report_put_type(StrBuf *sb, bool json, TypeId t) {
-    if (json) sb_puts(sb, "\"");
-    sb_put_type(sb, t);
-    if (json) sb_puts(sb, "\"");
+void fact_type(Facts *f, const char *key, TypeId t) {
+    StrBuf type = {0};
+    sb_put_type(&type, t);
+    fact_form(f, key, "\"%s\"", "%s", type.data);
+    sb_free(&type);
 }
 
 /* ---- casts --------------------------------------------------------------- */
@@ -125,14 +126,14 @@ static void add_errors(Facts *f, const Value *v) {
                             ", adds %.1e to the error of the gradient"}};
     for (int k = 0; k < NUM_ERRORS; k++)
         if (v->adds[k] > 0)
-            fact_real(f, text[k][0], (double)v->adds[k], "%.2e", text[k][1]);
+            fact_form(f, text[k][0], "%.2e", text[k][1], (double)v->adds[k]);
 }
 
-static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
+static void cast_line(const Storage *l, const Node *n, FactList *casts) {
     const Graph *g = l->g;
     const Node *r = l->reader[n->out[0].i];
     const Value *from = value_get(g, n->in[0]);
-    Facts f = {.json = json};
+    Facts f = {.json = casts->json};
     fact_name(&f, "value", from->name ? from->name : "(constant)", NULL, NULL);
     fact_type(&f, "from", from->type);
     fact_word(&f, "to", dtype_info[value_dtype(g, n->out[0])].text, NULL);
@@ -149,16 +150,16 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
               "  cast {value} {from} -> {to} for {for}: {why}; {part}, "
               "{kernel}, {bytes} bytes (without it {without})"
               "{adds_loss}{adds_gradient}\n",
-              sb);
+              fact_next(casts));
 }
 
-static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
+static void value_line(const Storage *l, ValueId id, FactList *values) {
     const Graph *g = l->g;
     const Value *v = value_get(g, id);
     const Node *n = node_get(g, v->def);
     bool low = g->module->low != NUM_DTYPES;
     bool wide = low && type_get(v->type)->dtype == DT_F32;
-    Facts f = {.json = json};
+    Facts f = {.json = values->json};
     fact_name(&f, "value", v->name, NULL, NULL);
     fact_word(&f, "op", op_info[n->op].text, NULL);
     fact_type(&f, "type", v->type);
@@ -167,14 +168,14 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
     fact_bool(&f, "saved", l->saved[id.i], ", kept for backward");
     fact_word(&f, "why", wide ? why_f32(l, id) : "", "; f32: %s");
     if (isfinite(l->most[id.i]))
-        fact_real(&f, "at_most", l->most[id.i], "%.4g",
-                  ", proven: at most %.4g");
+        fact_form(&f, "at_most", "%.4g", ", proven: at most %.4g",
+                  l->most[id.i]);
     add_of(&f, n);
     add_errors(&f, v);
     facts_put(&f,
               "  {type} {op} {value}: {part}, {bytes} bytes{saved}{why}"
               "{at_most}{adds_loss}{adds_gradient}\n",
-              sb);
+              fact_next(values));
 }
 
 static bool is_float_cast(const Graph *g, const Node *n) {
@@ -184,45 +185,40 @@ static bool is_float_cast(const Graph *g, const Node *n) {
            value_dtype(g, n->in[0]) != value_dtype(g, n->out[0]);
 }
 
-static void casts_of_graph(Graph *g, bool json, StrBuf *sb) {
+static void casts_of_graph(Graph *g, FactList *programs) {
     Arena *a = arena_new();
     Storage l = storage_new(g, a);
-    int casts = 0, values = 0;
+    FactList casts = fact_lines(programs->json);
+    FactList values = fact_lines(programs->json);
+    Facts f = {.json = programs->json};
     int64_t bytes = 0;
-    sb_printf(sb,
-              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"casts\":[\n"
-                   : "program %s on %s\n",
-              g->name, target_text[g->target]);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (!is_float_cast(g, n)) continue;
-        if (json && casts) sb_puts(sb, ",\n");
-        casts++;
         bytes += moved(&l, n->out[0]);
-        cast_line(&l, n, json, sb);
+        cast_line(&l, n, &casts);
     }
-    if (json)
-        sb_puts(sb, "],\"values\":[\n");
-    else
-        sb_printf(sb, "  %d casts, %lld bytes; values in memory:\n", casts,
-                  (long long)bytes);
     for (int i = 0; i < g->order.len; i++) {
         ValueId v = node_at(g, i)->out[0];
-        if (!is_stored(&l, v) || !dtype_is_float(value_dtype(g, v))) continue;
-        if (json && values++) sb_puts(sb, ",\n");
-        value_line(&l, v, json, sb);
+        if (is_stored(&l, v) && dtype_is_float(value_dtype(g, v)))
+            value_line(&l, v, &values);
     }
-    if (json) sb_puts(sb, "]}");
+    fact_word(&f, "program", g->name, NULL);
+    fact_word(&f, "target", target_text[g->target], NULL);
+    fact_words(&f, "sum", "  %d casts, %lld bytes; values in memory:\n",
+               casts.n, (long long)bytes);
+    fact_list(&f, "casts", &casts);
+    fact_list(&f, "values", &values);
+    facts_put(&f, "program {program} on {target}\n{casts}{sum}{values}",
+              fact_next(programs));
     arena_free(a);
 }
 
 void report_casts(const Module *m, bool json, StrBuf *sb) {
-    if (json) sb_puts(sb, "[");
-    for (int i = 0; i < m->graphs.len; i++) {
-        if (json && i) sb_puts(sb, ",\n");
-        casts_of_graph(m->graphs.data[i], json, sb);
-    }
-    if (json) sb_puts(sb, "]\n");
+    FactList programs = fact_lines(json);
+    for (int i = 0; i < m->graphs.len; i++)
+        casts_of_graph(m->graphs.data[i], &programs);
+    fact_list_put(&programs, sb);
 }
 
 /* ---- in one line --------------------------------------------------------- */
@@ -417,53 +413,48 @@ static Fill fill_of(Graph *g) {
     return fill;
 }
 
-static void memory_of_graph(Graph *g, bool json, StrBuf *sb) {
+static void memory_of_graph(Graph *g, FactList *programs) {
     static const char *const uses[] = {"kept for backward", "forward",
                                        "backward", "update"};
     Fill fill = fill_of(g);
-    long long arena = (long long)g->arena_bytes;
-    const char *on = target_text[g->target], *sep = "";
-    sb_printf(sb,
-              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"arena\":%lld,"
-                     "\"fullest\":{"
-                   : "arena of %-8s on %-5s %12lld bytes\n",
-              g->name, on, arena);
-    for (int k = 0; k < NUSE; k++) {
-        if (json)
-            sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", uses[k],
-                      (long long)fill.at[k]);
-        else if (fill.at[k])
-            sb_printf(sb, "  %-24s %12lld\n", uses[k], (long long)fill.at[k]);
-    }
-    sb_puts(sb, json ? "},\"kept\":{" : "");
+    Facts f = {.json = programs->json}, at = f, kept = f;
+    for (int k = 0; k < NUSE; k++)
+        fact_row(&at, uses[k], fill.at[k],
+                 fill.at[k] ? "  %-24s %12lld\n" : NULL);
     for (int d = 0; d < NUM_DTYPES; d++) {
+        Facts of = {.json = programs->json};
         if (!fill.nkept[d]) continue;
-        sb_printf(sb,
-                  json ? "%s\"%s\":{\"values\":%d,\"bytes\":%lld}"
-                       : "%s  kept in %-5s %4d values %13lld\n",
-                  sep, dtype_info[d].text, fill.nkept[d],
-                  (long long)fill.kept[d]);
-        if (json) sep = ",";
+        fact_words(&of, "dtype", "%-5s", dtype_info[d].text);
+        fact_int(&of, "values", fill.nkept[d], "%4lld");
+        fact_int(&of, "bytes", fill.kept[d], "%13lld");
+        fact_part(&kept, dtype_info[d].text, &of,
+                  "  kept in {dtype} {values} values {bytes}\n");
     }
-    sb_puts(sb, json ? "}}" : "");
+    fact_word(&f, "program", g->name, "%-8s");
+    fact_word(&f, "target", target_text[g->target], "%-5s");
+    fact_int(&f, "arena", g->arena_bytes, "%12lld");
+    fact_part(&f, "fullest", &at, NULL);
+    fact_part(&f, "kept", &kept, NULL);
+    facts_put(&f,
+              "arena of {program} on {target} {arena} bytes\n{fullest}{kept}",
+              fact_next(programs));
 }
 
 void report_memory(const Module *m, bool json, StrBuf *sb) {
-    sb_puts(sb, json ? "{\"programs\":[\n" : "");
-    for (int i = 0; i < m->graphs.len; i++) {
-        if (json && i) sb_puts(sb, ",\n");
-        memory_of_graph(m->graphs.data[i], json, sb);
-    }
-    sb_puts(sb, json ? "],\n\"variables\":{" : "");
+    FactList programs = fact_lines(json);
+    Facts f = {.json = json}, variables = f;
+    for (int i = 0; i < m->graphs.len; i++)
+        memory_of_graph(m->graphs.data[i], &programs);
     for (int k = VAR_PARAM; k <= VAR_GRAD; k++) {
         long long n = 0;
         for (int i = 0; i < m->vars.len; i++)
             if (m->vars.data[i].kind == (VarKind)k)
                 n += type_bytes(type_get(m->vars.data[i].type));
-        if (json)
-            sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", var_kind_text[k], n);
-        else
-            sb_printf(sb, "%-26s %12lld bytes\n", var_kind_text[k], n);
+        fact_row(&variables, var_kind_text[k], n, "%-26s %12lld bytes\n");
     }
-    if (json) sb_puts(sb, "}}\n");
+    fact_list(&f, "programs", &programs);
+    fact_break(&f);
+    fact_part(&f, "variables", &variables, NULL);
+    facts_put(&f, NULL, sb);
+    sb_puts(sb, json ? "\n" : "");
 }

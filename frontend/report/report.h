@@ -3,6 +3,7 @@
 #ifndef AMPC_REPORT_H
 #define AMPC_REPORT_H
 
+#include "ir/base/facts.h"
 #include "ir/ir.h"
 
 typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
@@ -30,7 +31,7 @@ int64_t report_bytes(const Module *m);
 
 /* ---- for the files of this room ------------------------------------------ */
 
-void report_put_type(StrBuf *sb, bool json, TypeId t);
+void fact_type(Facts *f, const char *key, TypeId t);
 /* "forward", "backward", .. */
 const char *report_part_of(const Node *n);
 

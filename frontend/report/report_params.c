@@ -2,7 +2,6 @@
 /* report_params.c: what trains and what does not, with the reasons.         */
 #include <string.h>
 
-#include "frontend/report/facts.h"
 #include "frontend/report/report.h"
 #include "passes/passes.h"
 
@@ -38,29 +37,26 @@ static bool row_at(const Module *m, int i, Row *r) {
     return true;
 }
 
-static void put_row(const Row *r, bool json, StrBuf *sb) {
-    Facts f = {.json = json};
+static void put_param(const Row *r, FactList *params) {
+    Facts f = {.json = params->json};
     fact_name(&f, "name", r->name, NULL, NULL);
     fact_word(&f, "kind", r->kind, "%-7s");
     fact_type(&f, "type", r->type);
     fact_word(&f, "why", r->why, NULL);
-    facts_put(&f, "{kind}{name}  {type}  {why}\n", sb);
+    facts_put(&f, "{kind}{name}  {type}  {why}\n", fact_next(params));
 }
 
 void report_params(const Module *m, bool json, StrBuf *sb) {
-    int64_t trained = 0, n = 0;
+    FactList params = fact_lines(json);
+    int64_t trained = 0;
     Row r;
-    if (json) sb_puts(sb, "[");
     for (int i = 0; i < count_rows(m); i++) {
         if (!row_at(m, i, &r)) continue;
-        if (json && n++) sb_puts(sb, ",\n");
-        put_row(&r, json, sb);
+        put_param(&r, &params);
         if (r.trains) trained += type_count(type_get(r.type));
     }
-    if (json)
-        sb_puts(sb, "]\n");
-    else
-        sb_printf(sb, "%lld trained elements\n", (long long)trained);
+    fact_list_put(&params, sb);
+    if (!json) sb_printf(sb, "%lld trained elements\n", (long long)trained);
 }
 
 /* ---- in one line --------------------------------------------------------- */

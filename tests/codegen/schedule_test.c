@@ -28,8 +28,10 @@ static const Kernel *kernel_of(Arena *a, const char *text, TargetKind target) {
 
 static void check_loops(const char *text, TargetKind target, const char *want) {
     Arena *a = arena_new();
+    FactList loops = fact_series(false, ",", ", ");
     StrBuf sb = {0};
-    kernel_dump_loops(kernel_of(a, text, target), false, &sb);
+    kernel_loops(kernel_of(a, text, target), &loops);
+    fact_list_put(&loops, &sb);
     CHECK_STR(sb.data, want);
     sb_free(&sb);
     arena_free(a);
