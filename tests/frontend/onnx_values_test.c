@@ -19,9 +19,11 @@ static void check_case(void *arg) {
     onnx_case_free(&c);
 }
 
+static Arena *registered; /* lives as long as the process */
+
 static void register_folder(const char *set, const char *root) {
+    Arena *a = registered;
     int n;
-    Arena *a = arena_new(); /* lives as long as the process */
     const char *const *names = onnx_case_names(a, root, "node", &n);
     for (int i = 0; i < n; i++) {
         Folder f = {set, names[i], arena_printf(a, "%s/%s", root, names[i])};
@@ -32,6 +34,7 @@ static void register_folder(const char *set, const char *root) {
 
 static void register_all(void) {
     const char *made = getenv("AMPC_ONNX_NODES");
+    registered = arena_new();
     if (made) register_folder("onnx_1_23", made);
     register_folder("onnx_1_12", "/usr/share/libonnx-testdata/data");
     /* written by tests/onnx/make_contrib.py */
