@@ -230,7 +230,7 @@ static void check_cpu(uint64_t seed, const char *dtype, bool low) {
     OpsBench b = changed_bench(seed, dtype);
     OpsData d = ops_data_new(&b, NULL);
     Wanted w = wanted(&b, &d, low);
-    ops_on_cpu(ops_text(&b), "", &d);
+    ops_on_cpu(ops_text(&b), "--quick", &d);
     double share = compare(&b, &w, &d, low, "fused");
     printf("%d changed graphs, %.0f %% of their numbers compared\n",
            b.instances, 100 * share);

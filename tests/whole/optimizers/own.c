@@ -31,7 +31,7 @@ TEST_CASE(optimizers, a_user_writes_one) {
     char options[600];
     Case x = {.name = "mine", .letters = "...................."};
     snprintf(options, sizeof options,
-             "--precision fp32 --target cpu:x86-64-v2 --optimizer "
+             "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer "
              "%s,keep=0.75",
              optimizer_file("mine.amp", own));
     Compiled c = compile_text(param_model, options);
@@ -62,7 +62,7 @@ TEST_CASE(optimizers, state_in_f64_is_kept_in_f64) {
     char options[600];
     Case x = {.name = "wide", .letters = "...................."};
     snprintf(options, sizeof options,
-             "--precision fp32 --target cpu:x86-64-v2 --optimizer %s",
+             "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer %s",
              optimizer_file(
                  "wide.amp",
                  "optimizer wide(p, g; lr = 0.125)\n"
@@ -82,11 +82,12 @@ void optimizer_refused(const char *optimizer, const char *options,
                        const char *message) {
     const char *path = optimizer_file("refused.amp", param_model);
     char *out;
-    CHECK(test_command(&out,
-                       "%s '%s' --target cpu:x86-64-v2 --optimizer '%s' %s "
-                       "-o '%s' 2>&1",
-                       test_ampc(), path, optimizer, options,
-                       test_tmp("refused.so")) != 0);
+    CHECK(test_command(
+              &out,
+              "%s '%s' --quick --target cpu:x86-64-v2 --optimizer '%s' %s "
+              "-o '%s' 2>&1",
+              test_ampc(), path, optimizer, options,
+              test_tmp("refused.so")) != 0);
     CHECK_MSG(strstr(out, message), "%s", out);
     free(out);
 }
@@ -101,7 +102,8 @@ TEST_CASE(optimizers, a_user_writes_a_wrapper) {
                                    "{\n  steps = steps + 1\n"
                                    "  p = old + (p - old) * part\n}\n");
     snprintf(options, sizeof options,
-             "--precision fp32 --target cpu:x86-64-v2 --optimizer sgd,lr=0.5 "
+             "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer "
+             "sgd,lr=0.5 "
              "--wrapper %s,part=0.25 --wrapper sam",
              after);
     Compiled c = compile_text(param_model, options);
@@ -191,7 +193,7 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
         const char *path = optimizer_file("share.amp", param_model);
         int status = test_command(
             NULL,
-            "%s '%s' --precision fp32 --target cpu:x86-64-v2 "
+            "%s '%s' --precision fp32 --quick --target cpu:x86-64-v2 "
             "--shard-optimizer --optimizer %s,lr=0.1%s -o '%s' 2>'%s'",
             test_ampc(), path, f->info.text,
             !strcmp(f->info.text, "lars")   ? ",always_adapt"
@@ -203,10 +205,11 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
     }
     const char *path = optimizer_file("agc.amp", param_model);
     char *out;
-    CHECK(test_command(&out,
-                       "%s '%s' --target cpu:x86-64-v2 --shard-optimizer "
-                       "--gradient agc -o '%s' 2>&1",
-                       test_ampc(), path, test_tmp("agc.so")) == 2);
+    CHECK(
+        test_command(&out,
+                     "%s '%s' --quick --target cpu:x86-64-v2 --shard-optimizer "
+                     "--gradient agc -o '%s' 2>&1",
+                     test_ampc(), path, test_tmp("agc.so")) == 2);
     CHECK_MSG(strstr(out, "gradient_agc looks at whole gradients"), "%s", out);
     free(out);
 }
@@ -225,7 +228,7 @@ TEST_CASE(optimizers, in_backward_refuses_what_needs_all_gradients) {
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
         char *out;
         CHECK(test_command(&out,
-                           "%s '%s' --target cpu:x86-64-v2 "
+                           "%s '%s' --quick --target cpu:x86-64-v2 "
                            "--optimizer-in-backward %s -o '%s' 2>&1",
                            test_ampc(), path, with[i][0],
                            test_tmp("early.so")) == 2);
