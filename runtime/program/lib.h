@@ -69,7 +69,7 @@ enum {
     LIB_FLOAT32 = 1 << AMPC_F16 | 1 << AMPC_BF16 | 1 << AMPC_F32,
     LIB_FLOAT = LIB_FLOAT32 | 1 << AMPC_F64,
     LIB_NUMERIC = LIB_INT | LIB_FLOAT,
-    LIB_ANY = LIB_NUMERIC | 1 << AMPC_BOOL
+    LIB_ANY = (1 << AMPC_NDTYPE) - 1
 };
 
 typedef enum LibRole {
