@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws faults at random and sees whether the tests notice them.
+"""Builds many faults once and sees whether the tests notice each.
 
     draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...]
             [--slowest SECONDS] [--limit SECONDS]
+    draw.py --together [--only GLOB|FOLDER] [--stale] [--record FILE] [..]
 
-Run by script/mutate --random in a scratch checkout.  N places of the .c files
-that GLOB matches, as git has it (`runtime/*.c` has none of a folder below, ** all),
-get a fault that sleeps:
+Run by script/mutate in a scratch checkout.  --together takes those of faults.txt
+that change the body of one function: the body stands there once with each fault
+and once without.  --random draws: N places of the .c files that GLOB matches, as
+git has it (`runtime/*.c` has none of a folder below, ** all), get a fault that
+sleeps:
 
     a < b          a bound one off                  f(a, b)   two operands exchanged
     a == b, !a     turned round                     12, 0.5   another constant
@@ -15,32 +18,37 @@ get a fault that sleeps:
     a + b, a - b   the other sign                             break and continue
     if, while (a)  turned round                     true      false
 
-AMPC_FAULT=NUMBER wakes one, so that all share one build.  Each case of the
-tests first runs without: it tells which faults it reaches, and only those are
-tried with it, quickest first, until one fails or --limit is over.  What fails
-passes without the fault when run again.  Prints a line per fault (@: awake),
+AMPC_FAULT=NUMBER wakes one, so that all share one build.  Tests are tried in the
+order given, cheapest first.  Each of their cases first runs without: it tells
+which faults it reaches, and only those are tried with it, until one fails or a
+fault has taken --limit seconds.  What fails passes without the fault when run
+again.  Prints a line per fault (@: awake),
 `noticed` by a case, `survived` or `unreached`, and the figures; some that
 survive change nothing.  Cases longer than --slowest are left out.  They run
 where the machine is read-only but for /tmp, for a fault may delete or overwrite
-what it likes; what was compiled without a fault is kept."""
+what it likes; what was compiled without a fault is kept (Linux 5.11)."""
 
 import argparse
+import datetime
+import fnmatch
 import os
 import random
 import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mutate import read_table, targets_of
+from mutate import read_record, read_table, targets_of, texts, touched, write_record
 
-FLAGS = ["-c", "opt", "--copt=-w", "--copt=-Wno-error", "--copt=-O1"]
 # /tmp/c: what compilers made in runs without a fault; KEEP: this is such a run.
-CAGE = """mount --bind "$0" "$0" && mount -o bind,remount,ro / && mount -t tmpfs none /tmp &&
-          mkdir -p /tmp/t /tmp/c "$0/c" && cp -a "$0/c" /tmp && ln -s /tmp/c/objects /tmp/t &&
-          cd "$1" && shift && { "$@"; rc=$?; } && { [ -z "$KEEP" ] || cp -an /tmp/c "$0"; } &&
-          exit $rc"""
+CAGE = """mkdir -p "$0/c" && mount --bind "$0" "$0" && mount -o bind,remount,ro / &&
+          mount -t tmpfs none /tmp && mkdir -p /tmp/t /tmp/c /tmp/o/u /tmp/o/w &&
+          if [ "$KEEP" ]; then mount --bind "$0/c" /tmp/c; else
+              mount -t overlay -o "lowerdir=$0/c,upperdir=/tmp/o/u,workdir=/tmp/o/w" none /tmp/c
+          fi && ln -s /tmp/c/objects /tmp/t && cd "$1" && shift &&
+          { "$@"; exit $?; }"""
 
 # Compiles the simulated GPU's kernels; for a text compiled before it copies the result.
 GPP = r"""#!/bin/sh
@@ -54,13 +62,15 @@ done
 mkdir -p /tmp/c/twins
 made=/tmp/c/twins/$(sha256sum <"$out.i" | cut -c1-64)
 rm "$out.i"
-[ -f "$made" ] || { /usr/bin/g++ "$@" && cp "$out" "$made"; } || exit
+[ -f "$made" ] || { /usr/bin/g++ "$@" && cp "$out" "$made.$$" && mv "$made.$$" "$made"; } || exit
 cp "$made" "$out"
 """
 
 # Stands behind the #include lines of a file with faults: ampc_fault(k) is true if
 # k is awake, and notes that it was asked for.
 HEAD = r"""
+#ifndef AMPC_FAULTS
+#define AMPC_FAULTS
 #include <stdio.h>
 #include <stdlib.h>
 static char ampc_reached_[%(n)d];
@@ -78,6 +88,7 @@ static inline int ampc_fault(int k) {
     ampc_reached_[k] = 1;
     return ampc_awake_ == k;
 }
+#endif
 #line %(line)d
 """
 
@@ -197,6 +208,28 @@ class Fault:
         self.shown = " ".join(shown.split())
 
 
+BODY = 20  # the rank of an edit that is a whole body
+
+
+class Listed:
+    """One of faults.txt, as a second body of its function; edits is None if it
+    changes something else."""
+
+    def __init__(self, fault, text, faulty):
+        self.file, self.name, self.edits = fault["file"], fault["id"], None
+        self.shown = f"{self.name}: {fault['what']}"
+        at = next(i for i, (a, b) in enumerate(zip(text, faulty)) if a != b)
+        self.line = text.count("\n", 0, at) + 1
+        begin, end = text.rfind("\n}", 0, at) + 2, text.find("\n}\n", at)
+        head = re.search(r"^[a-zA-Z][^;{}]*\) \{\n", blank(text[begin:end]), re.M)
+        behind = len(text) - end
+        if (end > 0 and head and begin + head.end() <= at and
+                faulty[:begin + head.end()] == text[:begin + head.end()] and
+                faulty[-behind:] == text[-behind:]):
+            begin += head.end()
+            self.edits = [(begin, BODY, f"if (@) {{\n{faulty[begin:-behind]}\n}}\n")]
+
+
 def sown(text, faults, n):
     """The text with these faults of n; each has its number in .id."""
     inserts = []
@@ -205,7 +238,7 @@ def sown(text, faults, n):
     for f in faults:
         for n, (where, rank, what) in enumerate(f.edits):
             closing = n == 1 and rank != 9 or rank == 2
-            what = what.replace("@", f"ampc_fault({f.id})")
+            what = what.replace("@", f"ampc_fault({f.id})", 1 if rank == BODY else -1)
             inserts.append((where, 0 if closing else 1, rank if closing else -rank, f.id, what))
     for where, *_, what in sorted(inserts, reverse=True):
         text = text[:where] + what + text[where:]
@@ -257,6 +290,33 @@ def draw(root, only, n, include):
             chosen.append(rest.pop())
 
 
+def listed(root, args, table, include):
+    """The faults of faults.txt that are asked for by file; says which stand alone."""
+    record = read_record(args.record) if args.record else {}
+    by_file, id_ = {}, 0
+    for fault in table:
+        if not (fnmatch.fnmatch(fault["id"], args.only) or fault["file"].startswith(args.only)):
+            continue
+        row = record.get(fault["id"])
+        if args.stale and row and row[1] != "undecided" and not touched(fault, row, root):
+            continue
+        found = texts(fault, root)
+        if not found:
+            continue
+        f, path = Listed(fault, *found), root / fault["file"]
+        f.id = id_
+        if f.edits and path.suffix == ".c" and not refused(path, include):
+            path.write_text(sown(found[0], [f], f.id + 1))
+            f.edits = None if refused(path, include) else f.edits
+            path.write_text(found[0])
+        if not f.edits:
+            print(f"{f.name} {f.file}: alone, by script/mutate --only {f.name}", flush=True)
+            continue
+        by_file.setdefault(f.file, []).append(f)
+        id_ += 1
+    return by_file
+
+
 def bazel(*args):
     run = subprocess.run(["bazel", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          text=True, errors="replace")
@@ -295,51 +355,69 @@ def cases_of(bin_, target):
             group = line.split()[0]
 
 
-def reaching(bin_, names, slowest, scratch):
+def reaching(bin_, name, slowest, scratch, pool):
     """[(seconds, test, case, numbers of the faults it reaches)], quickest first.
     Cases that fail in the cage as they are are left out."""
-    cases = []
-    for name in names:
-        for case in cases_of(bin_, name):
-            told = scratch / "told"
-            told.unlink(missing_ok=True)
-            ok, seconds = run_case(bin_, name, case, slowest, scratch, KEEP="1",
-                                   AMPC_REACHED=str(told))
-            numbers = set(map(int, told.read_text().split())) if told.exists() else set()
-            if not ok:
-                print(f"left out: {name} {case}", flush=True)
-            elif numbers:
-                cases.append((seconds, name, case, numbers))
-        print(f"{name}: {sum(c[0] for c in cases if c[1] == name):.0f} s", flush=True)
-    return sorted(cases)
+    def look(case):
+        told = scratch / f"told.{case.replace('/', '.')}"
+        told.unlink(missing_ok=True)
+        ok, seconds = run_case(bin_, name, case, slowest, scratch, KEEP="1",
+                               AMPC_REACHED=str(told))
+        numbers = set(map(int, told.read_text().split())) if told.exists() else set()
+        told.unlink(missing_ok=True)
+        if not ok:
+            print(f"left out: {name} {case}", flush=True)
+        return seconds, name, case, numbers if ok else set()
+
+    cases = list(pool.map(look, cases_of(bin_, name)))
+    print(f"{name}: {len(cases)} cases, {sum(c[0] for c in cases):.0f} s", flush=True)
+    return sorted(c for c in cases if c[3])
 
 
 def judge(f, cases, bin_, limit, scratch):
-    """`noticed` by the quickest case that fails with the fault and passes again
-    without, or how many cases it survived."""
-    reached_by, tried, until = [c for c in cases if f.id in c[3]], 0, time.time() + limit
-    for seconds, name, case, _ in reached_by:
-        if time.time() > until:
-            break
-        tried += 1
-        awake = 5 * seconds + 20
+    """Tries the fault with the cases that reach it until one fails with the fault and
+    passes again without; f has taken so many seconds and cases."""
+    for seconds, name, case, numbers in cases:
+        if f.id not in numbers or f.by:
+            continue
+        f.reached += 1
+        if f.seconds > limit:
+            continue
+        f.tried += 1
+        start, awake = time.time(), 5 * seconds + 20
         if (not run_case(bin_, name, case, awake, scratch, AMPC_FAULT=str(f.id))[0] and
                 run_case(bin_, name, case, awake, scratch)[0]):
-            return "noticed", f"{name} {case}"
-    return ("survived", f"({tried} of {len(reached_by)} cases)") if reached_by else ("unreached", "")
+            f.by = f"{name} {case}"
+        f.seconds += time.time() - start
 
 
-def try_all(faults, bin_, names, slowest, limit, scratch):
+def try_all(faults, bin_, names, slowest, limit, scratch, keep):
+    """Test by test, in the order given: each is tried with the faults left."""
     wrapper = scratch / "bin/g++"
     wrapper.write_text(GPP)
     wrapper.chmod(0o755)
-    cases = reaching(bin_, names, slowest, scratch)
     score = {}
-    for f in faults:
-        verdict, by = judge(f, cases, bin_, limit, scratch)
+
+    def tell(f):
+        verdict = "noticed" if f.by else "survived" if f.reached else "unreached"
+        by = f.by or f"({f.tried} of {f.reached} cases)"
         print(f"{verdict:<9} {f.file}:{f.line}: {f.shown} {by}", flush=True)
+        keep(f, verdict, f.by)
         s = score.setdefault(f.file.split("/")[0], {})
         s[verdict] = s.get(verdict, 0) + 1
+
+    for f in faults:
+        f.by, f.reached, f.tried, f.seconds = "", 0, 0, 0
+    left = faults
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name in names:
+            cases = reaching(bin_, name, slowest, scratch, pool)
+            for f in pool.map(lambda f: judge(f, cases, bin_, limit, scratch) or f, left):
+                if f.by:
+                    tell(f)
+            left = [f for f in left if not f.by]
+    for f in left:
+        tell(f)
     for folder, s in sorted(score.items()):
         n = sum(s.values())
         print(f"{folder:<10} {n:4} faults: {s.get('noticed', 0)} noticed "
@@ -347,37 +425,59 @@ def try_all(faults, bin_, names, slowest, limit, scratch):
               f"{s.get('unreached', 0)} unreached")
 
 
+def keeper(path, why):
+    """What writes a verdict into the record."""
+    record = read_record(path) if path else {}
+
+    def keep(f, verdict, by):
+        if path and isinstance(f, Listed):
+            if verdict != "noticed":
+                verdict, by = ("explained", why[f.name]) if f.name in why else ("survived", "")
+            record[f.name] = [datetime.date.today().isoformat(), verdict, by]
+            write_record(path, record)
+
+    return keep
+
+
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--random", type=int, required=True)
+    ap.add_argument("--random", type=int)
+    ap.add_argument("--together", action="store_true")
     ap.add_argument("--only", default="**")
     ap.add_argument("--seed", default=str(int(time.time())))
     ap.add_argument("--tests", nargs="*")
     ap.add_argument("--slowest", type=float, default=60)
     ap.add_argument("--limit", type=float, default=120)
+    ap.add_argument("--stale", action="store_true")
+    ap.add_argument("--record", type=Path)
     args = ap.parse_args()
     random.seed(args.seed)
     root = Path.cwd()
-    _, table, _ = read_table(root / "tests/mutate/faults.txt")
-    bin_ = bazel("info", *FLAGS, "bazel-bin").strip()
-    bazel("build", *FLAGS, "//frontend:onnx_pb")
-    by_file = draw(root, args.only, args.random,
-                   ["-iquote", str(root), "-I", f"{bin_}/frontend"])
+    table, targets, why = read_table(root / "tests/mutate/faults.txt")
+    bin_ = bazel("info", "-c", "opt", "bazel-bin").strip()
+    bazel("build", "-c", "opt", "//frontend:onnx_pb")
+    include = ["-iquote", str(root), "-I", f"{bin_}/frontend"]
+    by_file = (listed(root, args, table, include) if args.together else
+               draw(root, args.only, args.random, include))
     faults = [f for list_ in by_file.values() for f in list_]
-    names = args.tests or [t for file in by_file for t in targets_of({"file": file}, table)]
-    names = bazel("query", f"tests({' + '.join(sorted(set(names)))})").split()
-    texts = {file: (root / file).read_text() for file in by_file}
+    if not faults:
+        sys.exit("no fault")
+    names = args.tests or [t for file in by_file for t in targets_of({"file": file}, targets)]
+    names = [t for n in dict.fromkeys(names) for t in bazel("query", f"tests({n})").split()]
+    names = list(dict.fromkeys(names))
+    former = {file: (root / file).read_text() for file in by_file}
     try:
         for file, list_ in by_file.items():
-            (root / file).write_text(sown(texts[file], list_, args.random))
-        bazel("build", *FLAGS, *names)
+            (root / file).write_text(sown(former[file], list_, len(faults)))
+        bazel("build", "-c", "opt", f"--per_file_copt={','.join(by_file)}@-w,-Wno-error,-O1",
+              *names)
     finally:
-        for file, text in texts.items():
+        for file, text in former.items():
             (root / file).write_text(text)
 
     scratch = root / "drawn"
     (scratch / "bin").mkdir(parents=True, exist_ok=True)
-    try_all(faults, bin_, names, args.slowest, args.limit, scratch)
+    try_all(faults, bin_, names, args.slowest, args.limit, scratch, keeper(args.record, why))
 
 
 if __name__ == "__main__":
