@@ -7,6 +7,7 @@
 #include "passes/rewrite.h"
 
 const char place_stream[] = "a residual stream";
+static const char gradient[] = "a gradient";
 
 static bool leaves_short_range(const Node *n) {
     return op_numeric[n->op].leaves_short_range ||
@@ -48,7 +49,7 @@ static bool takes_a_part(const Graph *g, const Node *n, ValueId v) {
 }
 
 static const char *demand(const Place *p, const Node *reader, ValueId v) {
-    if (reader->flags & NODE_UPDATE) return "a gradient";
+    if (reader->flags & NODE_UPDATE) return gradient;
     if (reader->loc.amp && node_class(reader) == AMP_FULL) return "the policy";
     if (broadcasts(p->g, reader, v) &&
         !(reader->op == OP_EXPAND && p->f.copied[reader->out[0].i]))
@@ -61,6 +62,19 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
         def_of(p->g, v, OP_MATMUL) && takes_a_part(p->g, reader, v))
         return "range of fp16";
     return NULL;
+}
+
+/* What a gradient of a parameter is added up from: in the place of the first
+   addend, the sum takes no memory of its own. */
+static void keep_addends(Place *p) {
+    for (int i = p->g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(p->g, i);
+        if (n->op != OP_ADD || !(n->flags & NODE_BACKWARD) ||
+            p->high[n->out[0].i] != gradient)
+            continue;
+        for (int k = 0; k < 2; k++)
+            if (!p->high[n->in[k].i]) p->high[n->in[k].i] = gradient;
+    }
 }
 
 static void find_free(Place *p) {
@@ -76,6 +90,7 @@ static void find_free(Place *p) {
             p->free[v.i] = dtype_of(g, v) == DT_F32;
         }
     }
+    keep_addends(p);
     for (int i = 0; i < g->outputs.len; i++)
         p->high[g->outputs.data[i].value.i] = "an output";
     for (int i = 0; i < g->writes.len; i++)

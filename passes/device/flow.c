@@ -67,6 +67,37 @@ bool flow_sums_ranks(const Flow *f, int group) {
     return f->g->program == PROGRAM_UPDATE && n->op == OP_RANK_SUM;
 }
 
+/* An epilogue runs on finished elements of its product. */
+bool flow_reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
+    const Graph *g = f->g;
+    GroupKind kind = g->groups.data[group].kind;
+    bool rows = kind == GROUP_ROW;
+    bool tile = kind == GROUP_ANCHOR;
+    if (kind != GROUP_POINT && !rows && !tile) return false;
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(g, i);
+        OpKind op = node_kind(n);
+        if (op == KIND_MOVE && !rows) return false;
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))
+                continue;
+            bool here = op == KIND_MOVE
+                            ? node_cuts_rows(g, n)
+                            : op == KIND_REDUCE ||
+                                  shape_equal(value_type(g, n->out[0]), t);
+            if (tile && op != KIND_ELEM) return false;
+            if (!here || !shape_equal(value_type(g, n->in[k]), t)) return false;
+        }
+    }
+    return true;
+}
+
+bool flow_in_place(const Flow *f, int group, ValueId r, ValueId v) {
+    const Type *u = value_type(f->g, r), *t = value_type(f->g, v);
+    return dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
+           type_count(u) == type_count(t) && flow_reads_in_step(f, group, r, t);
+}
+
 Flow *flow_new(Graph *g, Arena *a) {
     Flow *f = NEW(a, Flow);
     int nv = g->values.len;

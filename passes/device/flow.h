@@ -31,6 +31,11 @@ Flow *flow_new(Graph *g, Arena *scratch);
 /* True if the group is in program update and adds up rows of squares over
    ranks (reduce.c). */
 bool flow_sums_ranks(const Flow *f, int group);
+/* True if the group reads buffer r only at the index at which it stores a
+   result with type t. */
+bool flow_reads_in_step(const Flow *f, int group, ValueId r, const Type *t);
+/* True if result v of the group may take the place of buffer r, if r dies. */
+bool flow_in_place(const Flow *f, int group, ValueId r, ValueId v);
 int64_t flow_bytes(const Flow *f, ValueId root);
 /* Per root: true if a forward kernel computes it from forward values and
    backward reads it. */

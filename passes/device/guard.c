@@ -10,6 +10,9 @@
    earlier one is true, so that a turn that ends a loop also spares the
    conditions of the turns behind it.
 
+   Selections of the update choose between old and new numbers, in the kernel
+   that computes the new ones. Almost every step is applied: they guard nothing.
+
    What does not run cannot be fused with what does: a guard must spare more
    than the buffers between the two cost. Guards that do not pay are dropped,
    and the search begins anew. */
@@ -113,7 +116,8 @@ static void need_where(Guards *s, ValueId v, Guard inner, Guard outer) {
 
 static void need_operands(Guards *s, const Node *n, Guard guard) {
     const Graph *g = s->g;
-    if (n->op == OP_WHERE && value_count(g, n->in[0]) == 1) {
+    bool update = n->flags & NODE_UPDATE;
+    if (n->op == OP_WHERE && !update && value_count(g, n->in[0]) == 1) {
         Guard taken = where_true(g, n->in[0]), other = taken;
         other.unless ^= true;
         need_where(s, n->in[1], taken, guard);

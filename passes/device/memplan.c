@@ -48,34 +48,6 @@ typedef struct Plan {
     int sums;      /* the block that the next sum over ranks joins, or -1 */
 } Plan;
 
-/* ---- in place ------------------------------------------------------------ */
-
-/* True if group i reads buffer r only at the index at which it stores a
-   result with type t. An epilogue runs on finished elements of its product. */
-static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
-    const Graph *g = f->g;
-    GroupKind kind = g->groups.data[group].kind;
-    bool rows = kind == GROUP_ROW;
-    bool tile = kind == GROUP_ANCHOR;
-    if (kind != GROUP_POINT && !rows && !tile) return false;
-    for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(g, i);
-        OpKind op = node_kind(n);
-        if (op == KIND_MOVE && !rows) return false;
-        for (int k = 0; k < n->nin; k++) {
-            if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))
-                continue;
-            bool here = op == KIND_MOVE
-                            ? node_cuts_rows(g, n)
-                            : op == KIND_REDUCE ||
-                                  shape_equal(value_type(g, n->out[0]), t);
-            if (tile && op != KIND_ELEM) return false;
-            if (!here || !shape_equal(value_type(g, n->in[k]), t)) return false;
-        }
-    }
-    return true;
-}
-
 /* ---- variables ----------------------------------------------------------- */
 
 static void choose_homes(Plan *p) {
@@ -90,7 +62,7 @@ static void choose_homes(Plan *p) {
             type_count(t) != type_count(var))
             continue;
         if (last < f->from[maker] || (last == maker && !f->crowded[w->var.i] &&
-                                      reads_in_step(f, last, w->var, t)))
+                                      flow_reads_in_step(f, last, w->var, t)))
             v->home = value_get(p->g, w->var)->var;
     }
 }
@@ -101,17 +73,13 @@ static void choose_homes(Plan *p) {
    v; -1: none. */
 static int dying_block(const Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
-    const Type *t = value_type(p->g, v);
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
         ValueId r = f->read[k];
         int b = p->block_of[r.i];
         if (b < 0 || p->blocks.data[b].to != f->to[group] || f->crowded[r.i] ||
             !same_value(p->blocks.data[b].now, r))
             continue;
-        const Type *u = value_type(p->g, r);
-        if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
-            type_count(u) == type_count(t) && !p->blocks.data[b].side_by_side &&
-            reads_in_step(f, group, r, t))
+        if (!p->blocks.data[b].side_by_side && flow_in_place(f, group, r, v))
             return b;
     }
     return -1;

@@ -33,6 +33,7 @@ typedef struct Sched {
     Arena *a;
     Edges *next;      /* per group: groups that must run later */
     int64_t *made;    /* per group: bytes of its results */
+    ValueId *result;  /* per group: the largest of them; or none */
     int *blocked;     /* per group: number of predecessors that have not yet
                          run */
     int *left;        /* per root: number of readers that have not yet run */
@@ -187,12 +188,25 @@ static void run_group(Sched *s, int group) {
         s->blocked[s->next[group].to[k]]--;
 }
 
+/* Bytes of the group's largest result if it takes the place of what the group
+   frees. */
+static int64_t replaced_bytes(const Sched *s, int group) {
+    const Flow *f = s->f;
+    ValueId v = s->result[group];
+    for (int k = f->read_at[group]; v.i && k < f->read_at[group + 1]; k++)
+        if (last_reader(s, f->read[k]) &&
+            flow_in_place(f, group, f->read[k], v))
+            return flow_bytes(f, v);
+    return 0;
+}
+
 static int64_t peak_bytes(Sched *s, const int *order) {
     int64_t live = 0, peak = 0;
     start(s);
     for (int i = 0; i < s->f->ngroup; i++) {
         live += s->made[order[i]];
-        if (live > peak) peak = live;
+        int64_t now = live - replaced_bytes(s, order[i]);
+        if (now > peak) peak = now;
         live -= freed_bytes(s, order[i]);
         run_group(s, order[i]);
     }
@@ -205,9 +219,19 @@ static bool before(Ready x, Ready y) {
     return x.key != y.key ? x.key > y.key : x.group < y.group;
 }
 
+/* Few bytes for which a part of the update waits: whether the loss is finite.
+ */
+static bool feeds_early(const Sched *s, int group) {
+    enum { FEW_BYTES = 4096 };
+    for (int i = 0; i < s->next[group].len; i++)
+        if (is_early(s->f, s->next[group].to[i]))
+            return s->made[group] <= FEW_BYTES;
+    return false;
+}
+
 static void push(Sched *s, int group) {
     Ready x = {0, group};
-    if (s->how == EARLY) x.key = is_early(s->f, group);
+    if (s->how == EARLY) x.key = is_early(s->f, group) || feeds_early(s, group);
     if (s->how == FREEING) x.key = freed_bytes(s, group) - s->made[group];
     if (s->how == ANY) {
         s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
@@ -265,6 +289,13 @@ static int *list_order(Sched *s, int how) {
     return order;
 }
 
+static void count_result(Sched *s, int group, ValueId v) {
+    ValueId *most = &s->result[group];
+    int64_t bytes = flow_bytes(s->f, v);
+    s->made[group] += bytes;
+    if (!most->i || flow_bytes(s->f, *most) < bytes) *most = v;
+}
+
 /* Bytes that each group adds. New values of variables, which have their own
    memory, are not counted if updates run early, since they would hide the
    bytes that gradients free. Returns whether there are such values. */
@@ -279,7 +310,7 @@ static bool count_made(Sched *s) {
         const Node *x = node_at(g, i);
         for (int k = 0; k < x->nout && x->group >= 0; k++)
             if (f->stored[x->out[k].i] && !content[x->out[k].i])
-                s->made[x->group] += flow_bytes(f, x->out[k]);
+                count_result(s, x->group, x->out[k]);
     }
     return early;
 }
@@ -289,6 +320,7 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     int n = s.f->ngroup;
     s.next = NEW_ARRAY(s.a, Edges, n + 1);
     s.made = NEW_ARRAY(s.a, int64_t, n + 1);
+    s.result = NEW_ARRAY(s.a, ValueId, n + 1);
     s.blocked = NEW_ARRAY(s.a, int, n + 1);
     s.left = NEW_ARRAY(s.a, int, g->values.len);
     s.readers = NEW_ARRAY(s.a, int, g->values.len);

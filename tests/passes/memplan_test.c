@@ -28,20 +28,20 @@ TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     arena_free(a);
 }
 
-/* The arena of program train with eight layers; the gradient of the widest
-   has 4 MiB. */
-static int64_t train_arena(const char *const *flags) {
-    Arena *a = arena_new();
-    StrBuf sb = {0};
-    sb_puts(&sb, "graph forward(%x0: f32[1,1024]) {\n");
+/* Eight layers; the gradient of each weight has 4 MiB. */
+static void put_layers(StrBuf *sb) {
     for (int i = 0; i < 8; i++)
-        sb_printf(&sb, "  param %%w%d: f32[1024,1024] = normal(%d, 0.02)\n", i,
+        sb_printf(sb, "  param %%w%d: f32[1024,1024] = normal(%d, 0.02)\n", i,
                   i);
     for (int i = 0; i < 8; i++)
-        sb_printf(&sb, "  %%y%d = matmul %%x%d, %%w%d\n  %%x%d = tanh %%y%d\n",
+        sb_printf(sb, "  %%y%d = matmul %%x%d, %%w%d\n  %%x%d = tanh %%y%d\n",
                   i, i, i, i + 1, i);
-    sb_puts(&sb, "  return %x8\n}\n");
-    Module *m = parsed(a, sb.data);
+}
+
+/* The arena of program train. */
+static int64_t arena_of(const char *text, const char *const *flags) {
+    Arena *a = arena_new();
+    Module *m = parsed(a, text);
     staged(a, m, STAGE_PLANNED, flags);
     const Graph *g = module_program(m, PROGRAM_TRAIN, intern(""));
     int64_t bytes = g->arena_bytes;
@@ -51,8 +51,32 @@ static int64_t train_arena(const char *const *flags) {
             CHECK_EQ_INT(value_get(g, w->value)->home,
                          value_get(g, w->var)->var);
     }
-    sb_free(&sb);
     arena_free(a);
+    return bytes;
+}
+
+static int64_t train_arena(const char *const *flags) {
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph forward(%x0: f32[1,1024]) {\n");
+    put_layers(&sb);
+    sb_puts(&sb, "  return %x8\n}\n");
+    int64_t bytes = arena_of(sb.data, flags);
+    sb_free(&sb);
+    return bytes;
+}
+
+/* A table of 4 MiB, too, which the first and the last operation read. */
+static int64_t tied_arena(int rows, const char *const *flags) {
+    StrBuf sb = {0};
+    sb_printf(&sb,
+              "graph forward(%%ids: i64[%d]) {\n"
+              "  param %%table: f32[1024,1024] = normal(9, 0.02)\n"
+              "  %%x0 = gather %%table, %%ids {axis=0}\n",
+              rows);
+    put_layers(&sb);
+    sb_puts(&sb, "  %y = matmul %x8, %table {trans_b=1}\n  return %y\n}\n");
+    int64_t bytes = arena_of(sb.data, flags);
+    sb_free(&sb);
     return bytes;
 }
 
@@ -71,6 +95,25 @@ TEST_CASE(memplan, a_first_pass_for_the_norm_frees_gradients) {
     int64_t first = train_arena(
         FLAGS("--loss", "mse", "--clip-norm", "1", "--optimizer-in-backward"));
     CHECK_MSG(first <= 9 << 20, "%lld", (long long)first);
+}
+
+#define TIED(rows, ...)                                                        \
+    tied_arena(rows, FLAGS("--loss", "cross_entropy", "--optimizer", "adamw",  \
+                           "--clip-norm", "1", __VA_ARGS__))
+
+/* A gradient that two operations add up grows in one place. */
+TEST_CASE(memplan, a_tied_weight_has_one_gradient) {
+    int64_t all = TIED(8, "--precision", "bf16");
+    CHECK_MSG(all <= (9 << 22) + (1 << 20), "%lld", (long long)all);
+}
+
+/* Checks of the inputs and the loss come before the first part of the update,
+   and a skipped step needs no second copy of parameters and state. */
+TEST_CASE(memplan, early_updates_wait_for_few_bytes) {
+    int64_t previous = TIED(256, "--optimizer-in-backward", "--clip-previous"),
+            twice = TIED(256, "--optimizer-in-backward");
+    CHECK_MSG(previous <= 14 << 20, "%lld", (long long)previous);
+    CHECK_MSG(twice <= 20 << 20, "%lld", (long long)twice);
 }
 
 /* %v may take the memory of %s, whose last use is there; %w must not, though
