@@ -200,6 +200,7 @@ void options_init(Options *o, Arena *a) {
     o->wide_head = true;
     o->logit_rows = -1;
     o->state_dtype = DT_F32;
+    o->gradient_dtype = DT_F32;
     o->accumulate = 1;
     o->comm_bucket = 25 << 20;
     o->comm_dtype = DT_F32;

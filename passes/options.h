@@ -249,6 +249,8 @@ typedef struct Options {
     Masters masters;
     DType state_dtype;          /* of the optimizer's state: a row of dtypes.def
                                    with the column `state` */
+    DType gradient_dtype;       /* in which a step keeps gradients that one
+                                   matrix product computes */
     bool clip_previous;         /* clip_norm limits by the norm of the last
                                    applied step */
     bool optimizer_in_backward; /* true: updates do not wait for all

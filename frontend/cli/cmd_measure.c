@@ -433,6 +433,12 @@ Status place_measured(Session *s, const char *model, Module *m, bool keep) {
              "out one of the two");
         return ERR_USAGE;
     }
+    if (o->gradient_dtype != DT_F32 && o->max_error[ERROR_GRADIENT] > 0) {
+        fail(&s->diag, (Loc){0},
+             "--max-gradient-error does not count what --gradient-dtype rounds:"
+             " leave out one of the two");
+        return ERR_USAGE;
+    }
     if (o->f8_products && limits) {
         fail(&s->diag, (Loc){0},
              "error budgets do not count what --precision f8 rounds: leave out "

@@ -88,6 +88,14 @@ Status set_state_dtype(Options *o, Spec *s) {
     return OK;
 }
 
+Status set_gradient_dtype(Options *o, Spec *s) {
+    static const char *const words[] = {"fp32", "bf16", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->gradient_dtype = i ? DT_BF16 : DT_F32;
+    return OK;
+}
+
 Status set_masters(Options *o, Spec *s) {
     static const char *const words[] = {"fp32", "kahan", "none", NULL};
     int i;

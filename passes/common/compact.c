@@ -27,6 +27,11 @@ static bool is_large(const Type *t) {
 
 Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch) {
     bool *narrow = NEW_ARRAY(scratch, bool, m->vars.len + 1);
+    if (o->gradient_dtype != DT_F32 &&
+        (o->half_model || o->precision != PREC_BF16)) {
+        fail(d, (Loc){0}, "--gradient-dtype bf16 is for --precision bf16");
+        return ERR_USAGE;
+    }
     if (o->masters == MASTERS_F32) return OK;
     if (o->half_model || o->precision != PREC_BF16 || o->shard_optimizer) {
         fail(d, (Loc){0}, "--masters is for --precision bf16%s",
@@ -102,6 +107,30 @@ static ValueId rounded(Builder *b, ValueId x, DType d, const CompactVar *c) {
     ValueId away = call(b, "rounds_away", in, 4, NULL, 0);
     in[3] = b_where(b, away, in[2], near);
     return f8 ? call(b, "not_zero", in, 4, NULL, 0) : in[3];
+}
+
+/* The product that computes v, apart from views and casts; NULL: v is a sum, or
+   no product of 16 bits. */
+static const Node *its_product(const Graph *g, ValueId v) {
+    const Node *n;
+    while ((n = value_maker(g, v)) && !n->fn &&
+           (n->op == OP_CAST || n->op == OP_TRANSPOSE ||
+            node_kind(n) == KIND_VIEW))
+        v = n->in[0];
+    bool low = n && !n->fn && op_info[n->op].amp == AMP_LOW &&
+               n->flags & NODE_BACKWARD;
+    for (int k = 0; low && k < 2; k++)
+        low = dtype_is_low(value_dtype(g, n->in[k]));
+    return low ? n : NULL;
+}
+
+ValueId compact_gradient(Builder *b, const Options *o, ValueId grad) {
+    const Node *n = its_product(b->g, grad);
+    if (o->gradient_dtype == DT_F32 || !n || !is_large(value_type(b->g, grad)))
+        return grad;
+    Attr kept = attr_i(AK_user, 1); /* a rounding that no pass removes */
+    Builder at = {.g = b->g, .flags = NODE_BACKWARD, .loc = n->loc};
+    return build(&at, OP_CAST, &grad, 1, &kept, 1, o->gradient_dtype, NULL);
 }
 
 /* ---- shapes -------------------------------------------------------------- */

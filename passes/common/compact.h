@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compact.h: parameters and optimizer state in less than fp32 (--masters,
-   --state-dtype).
+   --state-dtype), and gradients (--gradient-dtype).
    Before:  %w.new, %m.new = adamw %w, %g, .., %m            %w, %m: f32
    After:   %w.f32 = cast %w   %m.f32 = cast %m              %w, %m: bf16
             %w.new, %m.new = adamw %w.f32, %g, .., %m.f32
@@ -32,6 +32,10 @@ bool compact_draws(const Options *o);
 ValueId compact_random(Builder *b);
 /* Makes the parameters to which --masters applies bf16. */
 Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch);
+
+/* A gradient as --gradient-dtype keeps it, if the last node on its way is a
+   product of 16 bits. */
+ValueId compact_gradient(Builder *b, const Options *o, ValueId grad);
 
 /* One variable, as an update reads and writes it. */
 typedef struct CompactVar {

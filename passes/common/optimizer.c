@@ -233,6 +233,8 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     s.labels = samples_all(train);
     s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);
+    for (int i = 0; i < s.grads.len; i++)
+        s.grads.data[i] = compact_gradient(&s.b, cx->opt, s.grads.data[i]);
     write_forward(&s);
     TRY(step_emit(&s));
     average_buffers(&s.b, cx->opt, train, s.share, s.ok);

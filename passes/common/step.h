@@ -32,7 +32,8 @@ typedef struct Step {
     ValueId shares;   /* f32[]: divisor of the gradients; 0: no samples */
     Values params;    /* variables                                            */
     Values squares;   /* per gradient: f64[], its sum of squares */
-    Values grads;     /* f32: scaled sums; unscaled after step_check */
+    Values grads;     /* scaled sums, f32 or as --gradient-dtype says; unscaled
+                         after step_check, f32 after step_transform */
     ValueId some;     /* bool[]: at least one label counts; 0: labels always
                          count */
     bool labels;      /* a train program in which possibly no label counts */

@@ -44,8 +44,7 @@ ValueId step_unscale(Step *s, EarlyPart part) {
     for (int i = 0; i < part.n; i++) {
         ValueId *g = &s->grads.data[part.which[i]];
         int rank = value_type(s->g, *g)->rank;
-        ASSERT(value_dtype(s->g, *g) == DT_F32);
-        if (inv.i) *g = bin(s, OP_MUL, *g, inv);
+        if (inv.i) *g = b2(&s->b, OP_MUL, *g, inv, DT_F32);
         if (rank) {
             sq =
                 b_reduce(&s->b, OP_REDUCE_SUMSQ, *g, axes, rank, false, DT_F64);
@@ -99,7 +98,7 @@ void step_clip(Step *s, EarlyPart part) {
     if (most > 0) call(&s->b, "clip_factor", &norm, 1, &limit, 1, &f, 1);
     for (int i = 0; i < part.n; i++) {
         ValueId *g = &s->grads.data[part.which[i]];
-        if (most > 0) *g = bin(s, OP_MUL, *g, f);
+        if (most > 0) *g = b2(&s->b, OP_MUL, *g, f, DT_F32);
         if (lim > 0) *g = build(&s->b, OP_CLIP, g, 1, bounds, 2, DT_F32, NULL);
     }
 }
@@ -147,6 +146,10 @@ static Status transform(Step *s, int k, int p) {
 }
 
 Status step_transform(Step *s, EarlyPart part) {
+    for (int i = 0; i < part.n; i++) {
+        ValueId *g = &s->grads.data[part.which[i]];
+        *g = b_cast(&s->b, *g, DT_F32);
+    }
     for (int k = 0; k < s->objective->transforms.len; k++)
         for (int i = 0; i < part.n; i++) TRY(transform(s, k, part.which[i]));
     return OK;
@@ -170,7 +173,7 @@ void step_first_pass(Step *s, const EarlyParts *parts) {
         for (int k = 0; k < part->n; k++) {
             ValueId *g = &s->grads.data[part->which[k]];
             *g = early_again(&b, first[part->which[k]], s->ok);
-            if (inv.i) *g = bin(s, OP_MUL, *g, inv);
+            if (inv.i) *g = b2(&s->b, OP_MUL, *g, inv, DT_F32);
         }
     }
     s->b.loc.chunk = 0;

@@ -42,6 +42,7 @@ void options_dump(const Options *o, StrBuf *sb) {
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
     TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
+    TEXT_OF(gradient_dtype, dtype_info[o->gradient_dtype].text);
     TEXT_OF(state_dtype, dtype_info[o->state_dtype].text), INT(masters);
     INT(shard_optimizer), INT(clip_previous), INT(optimizer_in_backward),
         INT(sync_batchnorm), INT(heads.len);
@@ -304,6 +305,8 @@ const OptionRow options_settings[] = {
     {"--precision", "f8", "f8_products=1"},
     {"--keep", "same", ""},
     {"--keep", "f8", "keep_f8=1"},
+    {"--gradient-dtype", "fp32", ""},
+    {"--gradient-dtype", "bf16", "gradient_dtype=bf16"},
     {"--state-dtype", "fp32", ""},
     {"--state-dtype", "bf16", "state_dtype=bf16"},
     {"--state-dtype", "int8", "state_dtype=i8"},

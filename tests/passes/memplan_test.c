@@ -116,6 +116,14 @@ TEST_CASE(memplan, early_updates_wait_for_few_bytes) {
     CHECK_MSG(twice <= 20 << 20, "%lld", (long long)twice);
 }
 
+/* Gradients of one product in bf16 are half of the bytes. */
+TEST_CASE(memplan, gradients_in_bf16) {
+    int64_t all = TIED(8, "--gradient-dtype", "bf16");
+    CHECK_MSG(all <= (5 << 22) + (1 << 20), "%lld", (long long)all);
+    all = train_arena(FLAGS("--loss", "mse", "--gradient-dtype", "bf16"));
+    CHECK_MSG(all <= (4 << 22) + (1 << 20), "%lld", (long long)all);
+}
+
 /* %v may take the memory of %s, whose last use is there; %w must not, though
    %v's lifetime ends with the same launch. */
 TEST_CASE(memplan, a_place_is_taken_once) {

@@ -142,7 +142,8 @@ TEST_CASE(cuda_train, masters_state_and_activations_of_fewer_bits) {
     static const char *const options[] = {
         "--dim B=16 --masters none --state-dtype int8 --optimizer-in-backward",
         "--dim B=16 --masters kahan --state-dtype f8",
-        "--dim B=16 --masters none --state-dtype bf16 --clip-norm 1",
+        "--dim B=16 --masters none --state-dtype bf16 --clip-norm 1 "
+        "--gradient-dtype bf16",
         "--dim B=64 --precision fp16 --keep f8", "--dim B=64 --precision f8"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         char all[200];
