@@ -110,7 +110,7 @@ INLINE void pack_tiles_row(float *panel, int64_t r, const uint16_t *p,
 INLINE void pack_tiles_turn(float *to, const uint16_t *p, int64_t cs) {
     uint32_t woven[AMX_UNIT][AMX_ROWS];
     for (int64_t q = 0; q < AMX_UNIT; q++)
-        *(vu_any *)woven[q] = pairs_of(p + 2 * q * cs, p + (2 * q + 1) * cs);
+        vu_store(woven[q], pairs_of(p + 2 * q * cs, p + (2 * q + 1) * cs));
     for (int y = 0; y < AMX_UNIT; y += TB)
         for (int x = 0; x < AMX_ROWS; x += TB)
             transpose(to + x * AMX_UNIT + y, AMX_UNIT, &woven[y][x], AMPC_F32,

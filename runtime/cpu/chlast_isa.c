@@ -18,13 +18,12 @@ typedef struct ChlastWeights {
 
 /* The even channel is in the low half of a pair. */
 INLINE void pack_put(float *to, vt v, int per, int64_t channel) {
-    ut_any *pair = (void *)to;
     if (per == 1)
-        *(vt_any *)to = v;
+        store_vt(to, v);
     else if (channel % 2 == 0)
-        *pair = (ut)v >> 16;
+        store_vt(to, lower_vt(v));
     else
-        *pair |= (ut)v;
+        store_vt(to, join_vt(load_vt(to, AMPC_F32), v));
 }
 
 INLINE void pack_put1(float *to, float x, int per, int64_t channel) {

@@ -13,10 +13,10 @@ INLINE void stage_block(float *dst, int64_t cb, const void *src, int dtype,
         r[i] = load_vt(at(src, dtype, from + i * per * chan), dtype);
         if (per == 1) continue;
         vt high = load_vt(at(src, dtype, from + (2 * i + 1) * chan), dtype);
-        r[i] = (vt)((ut)r[i] >> 16 | (ut)high);
+        r[i] = join_vt(lower_vt(r[i]), high);
     }
     transpose_registers(r);
-    for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * cb) = r[i];
+    for (int i = 0; i < TB; i++) store_vt(dst + i * cb, r[i]);
 }
 
 INLINE void stage_block4(float *dst, int64_t cb, const void *src, int dtype,
@@ -26,10 +26,10 @@ INLINE void stage_block4(float *dst, int64_t cb, const void *src, int dtype,
         r[i] = load_v4(at(src, dtype, from + i * per * chan), dtype);
         if (per == 1) continue;
         v4 high = load_v4(at(src, dtype, from + (2 * i + 1) * chan), dtype);
-        r[i] = (v4)((u4)r[i] >> 16 | (u4)high);
+        r[i] = join_v4(lower_v4(r[i]), high);
     }
     transpose_registers4(r);
-    for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * cb) = r[i];
+    for (int i = 0; i < 4; i++) store_v4(dst + i * cb, r[i]);
 }
 
 /* n points of nc channels, which are `chan` elements apart; elements up to

@@ -208,12 +208,11 @@ static void wgrad_store_work(void *ctx, int64_t lo, int64_t hi, int worker) {
                 vt v[TB];
                 for (int j = 0; j < TB; j++) {
                     v[j] =
-                        *(const vt_any *)(from + (tap * c->cb + ch) * pw + k);
+                        load_vt(from + (tap * c->cb + ch) * pw + k, AMPC_F32);
                     if (++tap == taps) tap = 0, ch = min64(ch + 1, nc - 1);
                 }
                 transpose_registers(v);
-                for (int j = 0; j < TB; j++)
-                    *(vt_any *)(line + j * ld + q0) = v[j];
+                for (int j = 0; j < TB; j++) store_vt(line + j * ld + q0, v[j]);
             }
             for (int64_t j = 0; j < min64(TB, c->p.m - col - k); j++)
                 narrow(r->call->out, r->call->out_dtype,

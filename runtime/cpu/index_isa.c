@@ -53,7 +53,7 @@ INLINE void scatter_add_row(float *sum, const void *src, int dtype,
                             int64_t from, int64_t n) {
     int64_t j = 0;
     for (; j + VL <= n; j += VL)
-        vstore(sum + j, vload(sum + j) + vload_as(src, dtype, from + j));
+        vstore(sum + j, vadd(vload(sum + j), vload_as(src, dtype, from + j)));
     for (; j < n; j++) sum[j] += load1(src, dtype, from + j);
 }
 

@@ -26,7 +26,7 @@ INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
 
 /* VL pairs of neighbours. */
 INLINE vu pairs_of(const uint16_t *lo, const uint16_t *hi) {
-    return vload_u16(lo) | vload_u16(hi) << 16;
+    return vu_or(vload_u16(lo), vu_left(vload_u16(hi), 16));
 }
 
 /* m rows of all k columns: panel i at dst + i * MR * k. */

@@ -241,7 +241,7 @@ INLINE int64_t pack_pairs_a_cols(float *dst, const uint16_t *p, int64_t cs,
             for (int64_t j = j0; j < min64(j0 + PACK_NEAR, k); j++) {
                 const uint16_t *lo = p + i + 2 * j * cs;
                 spread(dst + i * k_all + j * MR, MR * k_all,
-                       (vf)pairs_of(lo, lo + cs));
+                       vu_as_f(pairs_of(lo, lo + cs)));
             }
     return m;
 }
@@ -275,7 +275,7 @@ INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
         int64_t j = 0;
         for (; j + VL <= n; j += VL) {
             vu v = both ? pairs_of(lo + j, hi + j) : vload_u16(lo + j);
-            *(vu_any *)(dst + j) = v;
+            vu_store(dst + j, v);
         }
         for (; j < w * VL; j++) {
             dst[j] = j < n ? lo[j] : 0;

@@ -7,27 +7,28 @@
 INLINE void pool_pairs(const void *x, int dtype, int64_t from, int64_t n,
                        vf *even, vf *odd) {
     if (dtype == AMPC_BF16 && n >= VL) {
-        vu both = (vu)vload(at(x, dtype, from));
-        *even = (vf)(both << 16);
-        *odd = (vf)(both & 0xffff0000u);
+        vu both = vf_as_u(vload(at(x, dtype, from)));
+        *even = vu_as_f(vu_left(both, 16));
+        *odd = vu_as_f(vu_and(both, vu_set(0xffff0000u)));
         return;
     }
     vf a = pool_load_n(x, dtype, from, 2 * n);
     vf b = pool_load_n(x, dtype, from + VL, 2 * n - VL);
-    *even = SHUFFLE(a, b, EVEN);
-    *odd = SHUFFLE(a, b, ODD);
+    *even = veven(a, b);
+    *odd = vodd(a, b);
 }
 
 /* Elements to + 2i = even[i], to + 2i + 1 = odd[i], i < n. */
 INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
                              vf odd) {
     if (dtype == AMPC_BF16 && n >= VL) {
-        vu both = vround_bf16(even) >> 16 | (vround_bf16(odd) & 0xffff0000u);
-        vstore(at_mut(x, dtype, to), (vf)both);
+        vu high = vu_and(vround_bf16(odd), vu_set(0xffff0000u));
+        vstore(at_mut(x, dtype, to),
+               vu_as_f(vu_or(vu_right(vround_bf16(even), 16), high)));
         return;
     }
-    pool_store_n(x, dtype, to, SHUFFLE(even, odd, ZIP_LO), 2 * n);
-    pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
+    pool_store_n(x, dtype, to, vzip_low(even, odd), 2 * n);
+    pool_store_n(x, dtype, to + VL, vzip_high(even, odd), 2 * n - VL);
 }
 
 /* n maxima, without indices, of the inputs from `from` on and of those in
@@ -45,7 +46,7 @@ INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
                  pool_load_n(x, dtype, next, 2 * n));
     b = vgreater(pool_load_n(x, dtype, from + VL, 2 * n - VL),
                  pool_load_n(x, dtype, next + VL, 2 * n - VL));
-    return vgreater(SHUFFLE(a, b, EVEN), SHUFFLE(a, b, ODD));
+    return vgreater(veven(a, b), vodd(a, b));
 }
 
 /* n outputs from `to` on, from the inputs from `from` on and the next row. */
@@ -55,13 +56,14 @@ INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
     pool_pairs(r->src, dtype, from, n, &a, &b);
     pool_pairs(r->src, dtype, from + r->p->in[2], n, &c, &d);
     if (!max) {
-        pool_store_n(r->dst, dtype, to, (a + b + c + d) / 4.0f, n);
+        vf sum = vadd(vadd(vadd(a, b), c), d);
+        pool_store_n(r->dst, dtype, to, vdiv(sum, vset(4.0f)), n);
         return;
     }
     vi w = {0};
-    vtake(b, pool_iset(1), &a, &w);
-    vtake(c, pool_iset(2), &a, &w);
-    vtake(d, pool_iset(3), &a, &w);
+    vtake(b, vi_set(1), &a, &w);
+    vtake(c, vi_set(2), &a, &w);
+    vtake(d, vi_set(3), &a, &w);
     pool_store_n(r->dst, dtype, to, a, n);
     pool_put_taps(r, to, w, n);
 }
@@ -73,11 +75,11 @@ INLINE void pool_backward_n(const PoolRun *r, int dtype, int64_t to,
     vf g = pool_load_n(r->src, dtype, from, n);
     vi w = {0};
     if (r->idx) w = pool_taps(r, from, n);
-    for (int64_t row = 0; row < 2; row++, to += r->p->in[2]) {
-        vf a = g / 4.0f, b = a;
+    for (int row = 0; row < 2; row++, to += r->p->in[2]) {
+        vf a = vdiv(g, vset(4.0f)), b = a;
         if (r->idx) {
-            a = (vf)((w == pool_iset(2 * row)) & (vi)g);
-            b = (vf)((w == pool_iset(2 * row + 1)) & (vi)g);
+            a = vkeep(vi_equal(w, vi_set(2 * row)), g);
+            b = vkeep(vi_equal(w, vi_set(2 * row + 1)), g);
         }
         pool_store_pairs(r->dst, dtype, to, n, a, b);
     }

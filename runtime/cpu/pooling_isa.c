@@ -59,9 +59,9 @@ static void pool_call(PoolCall *c) {
 /* Lane i = line[i * step] for i < n. */
 INLINE vf pool_read(const float *line, int64_t step, int64_t n) {
     if (step == 1) return vload(line);
-    if (step == 2) return SHUFFLE(vload(line), vload(line + VL), EVEN);
+    if (step == 2) return veven(vload(line), vload(line + VL));
     vf v = {0};
-    for (int64_t i = 0; i < min64(n, VL); i++) v[i] = line[i * step];
+    for (int64_t i = 0; i < min64(n, VL); i++) LANE(v, i) = line[i * step];
     return v;
 }
 
@@ -69,12 +69,12 @@ INLINE vf pool_read(const float *line, int64_t step, int64_t n) {
 INLINE void pool_add(float *line, int64_t step, int64_t n, vf v) {
     vf zero = {0};
     if (step == 1) {
-        vstore(line, vload(line) + v);
+        vstore(line, vadd(vload(line), v));
     } else if (step == 2) {
-        vstore(line, vload(line) + SHUFFLE(v, zero, ZIP_LO));
-        vstore(line + VL, vload(line + VL) + SHUFFLE(v, zero, ZIP_HI));
+        vstore(line, vadd(vload(line), vzip_low(v, zero)));
+        vstore(line + VL, vadd(vload(line + VL), vzip_high(v, zero)));
     } else {
-        for (int64_t i = 0; i < min64(n, VL); i++) line[i * step] += v[i];
+        for (int64_t i = 0; i < min64(n, VL); i++) line[i * step] += LANE(v, i);
     }
 }
 
@@ -112,12 +112,12 @@ INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
     for (int64_t i = 0; i < q->n; i += VL) {
         const float *x = line + i * step;
         vf m = vload(acc->value + i);
-        vi w = *(const vi *)(acc->tap + i);
+        vi w = vi_load(acc->tap + i);
         for (int64_t k = 0; k < q->k; k++, x += p->dilation[2])
-            vtake(pool_read(x, step, q->n - i), pool_iset(tap + q->k0 + k), &m,
-                  &w);
+            vtake(pool_read(x, step, q->n - i),
+                  vi_set((int32_t)(tap + q->k0 + k)), &m, &w);
         vstore(acc->value + i, m);
-        *(vi *)(acc->tap + i) = w;
+        vi_store(acc->tap + i, w);
     }
 }
 
@@ -127,7 +127,7 @@ INLINE void pool_take_sum(const LibPool *p, const PoolPart *q,
         const float *x = line + i * step;
         vf sum = vload(acc->value + i);
         for (int64_t k = 0; k < q->k; k++, x += p->dilation[2])
-            sum += pool_read(x, step, q->n - i);
+            sum = vadd(sum, pool_read(x, step, q->n - i));
         vstore(acc->value + i, sum);
     }
 }
@@ -204,15 +204,16 @@ static void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
     for (int64_t i = 0; !c->counted && i < q->n; i++)
         part[i] = (float)pool_count(p, 2, q->w0 + i);
     for (int64_t i = 0; i < q->n; i += VL) {
-        vf n = outer * vload(count + i);
-        vstore(value + i, vselect(n > 0, vload(value + i) / n, vset(0.0f)));
+        vf n = vmul(vset(outer), vload(count + i)), none = vset(0.0f);
+        vstore(value + i,
+               vselect(vabove(n, none), vdiv(vload(value + i), n), none));
     }
 }
 
 static void pool_forward(const PoolCall *c, int max, int64_t plane) {
     const PoolRun *r = &c->r;
     const LibPool *p = r->p;
-    PoolAcc acc __attribute__((aligned(64)));
+    _Alignas(64) PoolAcc acc;
     for (int64_t row = 0; row < p->out[0] * p->out[1]; row++) {
         int64_t od = row / p->out[1], oh = row % p->out[1], n;
         for (int64_t w0 = 0; w0 < p->out[2]; w0 += n) {
@@ -224,7 +225,7 @@ static void pool_forward(const PoolCall *c, int max, int64_t plane) {
             int64_t to = (plane * p->out[0] * p->out[1] + row) * p->out[2] + w0;
             pool_narrow(r, to, acc.value, n);
             for (int64_t i = 0; max && r->idx_out && i < n; i += VL)
-                pool_put_taps(r, to + i, *(const vi *)(acc.tap + i), n - i);
+                pool_put_taps(r, to + i, vi_load(acc.tap + i), n - i);
         }
     }
 }
@@ -246,12 +247,12 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
                         int64_t from, int64_t tap, int64_t step, float *line) {
     for (int64_t k = 0; k < q->k; k++) {
         float *at_k = line + k * r->p->dilation[2];
-        vi here = pool_iset(tap + q->k0 + k);
+        vi here = vi_set((int32_t)(tap + q->k0 + k));
         for (int64_t i = 0; i < q->n; i += VL) {
             vf v = vload(g + i);
             if (r->idx) {
                 vi w = pool_taps(r, from + i, q->n - i);
-                v = (vf)((w == here) & (vi)v);
+                v = vkeep(vi_equal(w, here), v);
             }
             pool_add(at_k + i * step, step, q->n - i, v);
         }
@@ -360,10 +361,11 @@ INLINE void pool_global_avg(const PoolRun *r, int dtype, int64_t plane,
                             int64_t in) {
     vf sum = {0};
     int64_t i = 0, from = plane * in;
-    for (; i + VL <= in; i += VL) sum += vload_as(r->src, dtype, from + i);
-    if (i < in) sum += vload_n(r->src, dtype, from + i, in - i);
+    for (; i + VL <= in; i += VL)
+        sum = vadd(sum, vload_as(r->src, dtype, from + i));
+    if (i < in) sum = vadd(sum, vload_n(r->src, dtype, from + i, in - i));
     float all = 0.0f;
-    for (int j = 0; j < VL; j++) all += sum[j];
+    for (int j = 0; j < VL; j++) all += LANE(sum, j);
     store1(r->dst, dtype, plane, all / (float)in);
 }
 

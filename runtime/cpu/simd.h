@@ -22,7 +22,7 @@
      SIMD_STEPS             unrolls a loop over k
      SIMD_FETCHES           a step of a tile has time to prefetch
      SIMD_REGISTER          constraint of a vector in assembly; may be missing
-   and, beside the types of simd_types.h,
+   and, beside the types and functions of simd_vectors.h,
      vfma, sfma             c + a * b
      vselect                lanes of a where `take` has all bits set, of b where
                             it is zero
@@ -57,10 +57,12 @@
 
 /* ---- 16-bit and 32-bit memory -------------------------------------------- */
 
-INLINE vf vload_bf16(const uint16_t *p) { return (vf)(vload_u16(p) << 16); }
+INLINE vf vload_bf16(const uint16_t *p) {
+    return vu_as_f(vu_left(vload_u16(p), 16));
+}
 
 INLINE void vstore_bf16(uint16_t *p, vf v) {
-    vstore_u16(p, vround_bf16(v) >> 16);
+    vstore_u16(p, vu_right(vround_bf16(v), 16));
 }
 
 /* Element i of an f32, bf16 or f16 array as fp32, and back. */
@@ -109,7 +111,7 @@ INLINE vf vload_n(const void *p, int dtype, int64_t i, int64_t n) {
         return dtype == AMPC_BF16 ? vload_bf16(h) : vload_f16(h);
     }
     vf v = {0};
-    for (int64_t j = 0; j < n; j++) v[j] = load1(p, dtype, i + j);
+    for (int64_t j = 0; j < n; j++) LANE(v, j) = load1(p, dtype, i + j);
     return v;
 }
 
@@ -124,7 +126,7 @@ INLINE void vstore_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
         if (n & 1) q[j] = h[j];
         return;
     }
-    for (int64_t j = 0; j < n; j++) store1(p, dtype, i + j, v[j]);
+    for (int64_t j = 0; j < n; j++) store1(p, dtype, i + j, LANE(v, j));
 }
 #endif
 

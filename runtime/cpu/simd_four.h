@@ -20,6 +20,7 @@
 
 #include "runtime/cpu/simd_types.h"
 
+#ifndef AMPC_PLAIN
 /* Of the level. */
 INLINE vu vload_u16(const uint16_t *p);
 INLINE void vstore_u16(uint16_t *p, vu v);
@@ -57,19 +58,20 @@ INLINE vu vround_bf16(vf v) {
     return r | (vu)(v != v);
 }
 
-INLINE void vstore2_bf16(uint16_t *p, vf v, vf w) {
-    vu a = vround_bf16(v), b = vround_bf16(w);
-    vstore_u16(p, a >> 16);
-    vstore_u16(p + VL, b >> 16);
-}
-
-OUTLINE float load1_f16(uint16_t h) { return f16_to_f32(h); }
-OUTLINE uint16_t store1_f16(float x) { return f32_to_f16(x); }
-
 INLINE void vtake(vf v, vi tap, vf *m, vi *w) {
     vi take = (*m == *m) & ~(v <= *m);
     *m = vselect(take, v, *m);
     *w = (vi)vselect(take, (vf)tap, (vf)*w);
 }
+#endif
+
+INLINE void vstore2_bf16(uint16_t *p, vf v, vf w) {
+    vu a = vround_bf16(v), b = vround_bf16(w);
+    vstore_u16(p, vu_right(a, 16));
+    vstore_u16(p + VL, vu_right(b, 16));
+}
+
+OUTLINE float load1_f16(uint16_t h) { return f16_to_f32(h); }
+OUTLINE uint16_t store1_f16(float x) { return f32_to_f16(x); }
 
 #endif

@@ -2,8 +2,8 @@
 /* simd_generic.h: vectors in C, for any machine: see simd.h.
 
    Four lanes, which are added up in the order of x86-64-v2, so that results
-   have the same bits.  The compiler (gcc or clang) maps them to the
-   machine's vectors, or to single floats. */
+   have the same bits.  gcc and clang map them to the machine's vectors, or to
+   single floats; for other compilers they are arrays (simd_plain.h). */
 #ifndef AMPC_CPU_SIMD_GENERIC_H
 #define AMPC_CPU_SIMD_GENERIC_H
 
@@ -18,6 +18,7 @@
 
 #include "runtime/cpu/simd_four.h"
 
+#ifndef AMPC_PLAIN
 INLINE vu vload_u16(const uint16_t *p) {
     vh h;
     memcpy(&h, p, sizeof h);
@@ -31,13 +32,6 @@ INLINE void vstore_u16(uint16_t *p, vu v) {
 
 INLINE float vsum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-INLINE void vsum4(float *to, vf a, vf b, vf c, vf d) {
-    to[0] = vsum(a);
-    to[1] = vsum(b);
-    to[2] = vsum(c);
-    to[3] = vsum(d);
-}
-
 INLINE vi vload_i8(const int8_t *p, int64_t n) {
     vi v = {0};
     for (int64_t k = 0; k < n && k < VL; k++) v[k] = p[k];
@@ -45,5 +39,13 @@ INLINE vi vload_i8(const int8_t *p, int64_t n) {
 }
 
 INLINE vf vgreater(vf a, vf b) { return vselect((a != a) | (a > b), a, b); }
+#endif
+
+INLINE void vsum4(float *to, vf a, vf b, vf c, vf d) {
+    to[0] = vsum(a);
+    to[1] = vsum(b);
+    to[2] = vsum(c);
+    to[3] = vsum(d);
+}
 
 #endif

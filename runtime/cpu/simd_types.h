@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* simd_types.h: vectors of SIMD_LANES lanes, and operations that need no
-   special instruction. The header of a level includes it. */
+   special instruction. The header of a level includes it.
+
+   Code names each operation on vectors (vadd, not +), so that compilers
+   without vectors take structs of lanes for them. */
 #ifndef AMPC_CPU_SIMD_TYPES_H
 #define AMPC_CPU_SIMD_TYPES_H
+
+#include <string.h>
 
 #include "runtime/program/half.h"
 
@@ -15,28 +20,34 @@
 #define SIMD_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define SIMD_UNROLL(n) _Pragma("clang loop unroll(full)")
-#else
+#elif defined __GNUC__
 #define SIMD_UNROLL(n) SIMD_PRAGMA(GCC unroll n)
+#else
+#define SIMD_UNROLL(n)
+#endif
+
+/* Makes the compiler advance a pointer from row to row instead of keeping one
+   address per row. */
+#ifdef __GNUC__
+#define SIMD_HIDE(p) __asm__("" : "+r"(p))
+#else
+#define SIMD_HIDE(p) (void)(p)
 #endif
 
 /* VL lanes of fp32 per vector; a register tile of MR rows and NV vectors. */
 enum { VL = SIMD_LANES, MR = SIMD_ROWS, NV = SIMD_VECTORS };
 enum { NR = NV * VL };
 
-typedef float vf __attribute__((vector_size(VL * 4)));
-typedef int32_t vi __attribute__((vector_size(VL * 4)));
-typedef uint32_t vu __attribute__((vector_size(VL * 4)));
-typedef uint16_t vh __attribute__((vector_size(VL * 2)));
-typedef vf vf_any __attribute__((aligned(1), may_alias)); /* pairs too */
-typedef vu vu_any __attribute__((aligned(4), may_alias));
-typedef vh vh_any __attribute__((aligned(2), may_alias));
-
-INLINE vf vload(const float *p) { return *(const vf_any *)p; }
-INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
-INLINE vf vset(float x) { return x - (vf){0}; } /* keeps -0 and NaN */
+#ifdef AMPC_PLAIN
+#include "runtime/cpu/simd_plain.h"
+#else
+#include "runtime/cpu/simd_vectors.h"
+#endif
 
 /* Pairs of lanes below 2^16, the even one in the low half. */
-INLINE vf vweave_u16(vu even, vu odd) { return (vf)(even | odd << 16); }
+INLINE vf vweave_u16(vu even, vu odd) {
+    return vu_as_f(vu_or(even, vu_left(odd, 16)));
+}
 
 INLINE float sfma(float a, float b, float c) {
 #if HAS_FMA

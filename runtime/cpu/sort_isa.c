@@ -84,22 +84,31 @@ static void put_halves(const SortRun *r, int64_t row, int64_t from, int64_t to,
 
 /* ---- sorts --------------------------------------------------------------- */
 
+/* Sets all bits of the lanes whose items come after that of `key` and `place`.
+ */
+INLINE vu precedes(uint32_t key, int64_t place, vu mine, vu lane) {
+    vu x = vu_set(key), at = vu_set((uint32_t)place);
+    return vu_or(vu_less(x, mine),
+                 vu_and(vu_equal(x, mine), vu_less(at, lane)));
+}
+
 /* Counting sort: an item's place is the number of items before it. */
 static void sort_few(const uint64_t *items, uint64_t *to, int64_t n) {
     uint32_t key[FEW], place[FEW];
     vu lane;
-    for (int i = 0; i < VL; i++) lane[i] = (uint32_t)i;
+    for (int i = 0; i < VL; i++) LANE(lane, i) = (uint32_t)i;
     for (int64_t i = 0; i < n; i++) key[i] = (uint32_t)(items[i] >> 32);
     for (int64_t i = n; i < round_up(n, VL); i++) key[i] = 0;
     for (int64_t i = 0; i < n; i += VL) {
-        vu mine = *(const vu_any *)(key + i), before = {0};
+        vu mine = vu_load(key + i), before = {0};
         int64_t same = min64(n, i + VL);
-        for (int64_t j = 0; j < i; j++) before -= (vu)(key[j] <= mine);
+        for (int64_t j = 0; j < i; j++)
+            before = vu_sub(before, vu_most(vu_set(key[j]), mine));
         for (int64_t j = i; j < same; j++)
-            before -= (vu)(key[j] < mine) |
-                      ((vu)(key[j] == mine) & (vu)((uint32_t)(j - i) < lane));
-        for (int64_t j = same; j < n; j++) before -= (vu)(key[j] < mine);
-        *(vu_any *)(place + i) = before;
+            before = vu_sub(before, precedes(key[j], j - i, mine, lane));
+        for (int64_t j = same; j < n; j++)
+            before = vu_sub(before, vu_less(vu_set(key[j]), mine));
+        vu_store(place + i, before);
     }
     for (int64_t i = 0; i < n; i++) to[place[i]] = items[i];
 }
@@ -196,9 +205,9 @@ static void best_sort(const SortRun *r, Best *b) {
 INLINE int any_below(const uint32_t *key, uint32_t limit) {
     vu any = {0};
     for (int i = 0; i < 4; i++)
-        any |= (vu)(*(const vu_any *)(key + i * VL) <= limit);
+        any = vu_or(any, vu_most(vu_load(key + i * VL), vu_set(limit)));
     uint32_t all = 0;
-    for (int i = 0; i < VL; i++) all |= any[i];
+    for (int i = 0; i < VL; i++) all |= LANE(any, i);
     return all != 0;
 }
 

@@ -17,10 +17,6 @@ INLINE void tile_fetch(const float *ahead, int64_t k) {
     if (SIMD_FETCHES) __builtin_prefetch(ahead + k * TILE_LINE, 0, 2);
 }
 
-/* Makes the compiler advance a pointer from row to row instead of keeping
-   one address per row. */
-#define HIDE(p) __asm__("" : "+r"(p))
-
 INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
                        int64_t ldc, int add) {
     if (!add) {
@@ -31,7 +27,7 @@ INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int w = 0; w < W; w++) acc[r][w] = vload(c + w * VL);
         c += ldc;
-        HIDE(c);
+        SIMD_HIDE(c);
     }
 }
 
@@ -47,7 +43,7 @@ INLINE vf tile_fma(int kind, vf a, vf b, vf c) {
 }
 
 INLINE vf tile_set(int kind, const float *a) {
-    if (kind == 1) return (vf)((vi){0} + *(const pair_any *)a);
+    if (kind == 1) return vi_as_f(vi_set(*(const pair_any *)a));
     return vset(*a);
 }
 
@@ -79,7 +75,7 @@ INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc) {
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int w = 0; w < W; w++) vstore(c + w * VL, acc[r][w]);
         c += ldc;
-        HIDE(c);
+        SIMD_HIDE(c);
     }
 }
 
@@ -161,7 +157,7 @@ INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
         tile_step(kind, R, W, acc, a + row[at[i]], b + at[i] * b_step);
     UNROLL_IF for (int r = 0; add && r < R; r++)
         UNROLL for (int w = 0; w < W; w++) acc[r][w] =
-            vload(c + r * ldc + w * VL) + acc[r][w];
+            vadd(vload(c + r * ldc + w * VL), acc[r][w]);
     tile_end(R, W, acc, c, ldc);
 }
 

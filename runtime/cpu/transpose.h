@@ -6,10 +6,26 @@
 
 #include "runtime/cpu/simd.h"
 
+#ifdef AMPC_PLAIN
+typedef vf v4;
+
+INLINE v4 load_v4(const void *p, int dtype) { return vload_as(p, dtype, 0); }
+INLINE void store_v4(float *p, v4 v) { vstore(p, v); }
+INLINE v4 lower_v4(v4 v) { return vu_as_f(vu_right(vf_as_u(v), 16)); }
+INLINE v4 join_v4(v4 a, v4 b) { return vu_as_f(vu_or(vf_as_u(a), vf_as_u(b))); }
+
+INLINE void transpose_registers4(v4 r[4]) {
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++) {
+            float x = LANE(r[i], j);
+            LANE(r[i], j) = LANE(r[j], i);
+            LANE(r[j], i) = x;
+        }
+}
+#else
 typedef float v4 __attribute__((vector_size(16)));
 typedef v4 v4_any __attribute__((aligned(1), may_alias));
 typedef uint32_t u4 __attribute__((vector_size(16)));
-typedef u4 u4_any __attribute__((aligned(4), may_alias));
 
 INLINE v4 load_v4(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v4_any *)p;
@@ -30,6 +46,11 @@ INLINE v4 load_v4(const void *p, int dtype) {
 #endif
 }
 
+INLINE void store_v4(float *p, v4 v) { *(v4_any *)p = v; }
+/* Upper halves of lanes as lower ones; all bits of two vectors. */
+INLINE v4 lower_v4(v4 v) { return (v4)((u4)v >> 16); }
+INLINE v4 join_v4(v4 a, v4 b) { return (v4)((u4)a | (u4)b); }
+
 INLINE void transpose_registers4(v4 r[4]) {
     v4 ab0 = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
     v4 ab1 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
@@ -40,6 +61,7 @@ INLINE void transpose_registers4(v4 r[4]) {
     r[2] = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
     r[3] = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
 }
+#endif
 
 /* Like transpose() below, for 4 x 4. */
 INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
@@ -48,7 +70,7 @@ INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
     for (int i = 0; i < 4; i++)
         r[i] = load_v4((const char *)src + i * ld, dtype);
     transpose_registers4(r);
-    for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * dld) = r[i];
+    for (int i = 0; i < 4; i++) store_v4(dst + i * dld, r[i]);
 }
 
 #if SIMD_LANES >= 8
@@ -58,9 +80,6 @@ typedef v8 v8_any __attribute__((aligned(1), may_alias));
 typedef uint32_t u8 __attribute__((vector_size(32)));
 
 typedef v8 vt;
-typedef v8_any vt_any;
-typedef u8 ut;
-typedef u8 ut_any __attribute__((aligned(4), may_alias));
 
 INLINE vt load_vt(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v8_any *)p;
@@ -69,6 +88,10 @@ INLINE vt load_vt(const void *p, int dtype) {
         return (v8)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
     return (v8)_mm256_cvtph_ps(h);
 }
+
+INLINE void store_vt(float *p, vt v) { *(v8_any *)p = v; }
+INLINE vt lower_vt(vt v) { return (vt)((u8)v >> 16); }
+INLINE vt join_vt(vt a, vt b) { return (vt)((u8)a | (u8)b); }
 
 #define LO8(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
 #define HI8(a, b) __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
@@ -97,10 +120,10 @@ INLINE void transpose_registers(vt r[TB]) {
 #else
 enum { TB = 4 };
 typedef v4 vt;
-typedef v4_any vt_any;
-typedef u4 ut;
-typedef u4_any ut_any;
 INLINE vt load_vt(const void *p, int dtype) { return load_v4(p, dtype); }
+INLINE void store_vt(float *p, vt v) { store_v4(p, v); }
+INLINE vt lower_vt(vt v) { return lower_v4(v); }
+INLINE vt join_vt(vt a, vt b) { return join_v4(a, b); }
 INLINE void transpose_registers(vt r[TB]) { transpose_registers4(r); }
 #endif
 
@@ -111,7 +134,7 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
     for (int i = 0; i < TB; i++)
         r[i] = load_vt((const char *)src + i * ld, dtype);
     transpose_registers(r);
-    for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * dld) = r[i];
+    for (int i = 0; i < TB; i++) store_vt(dst + i * dld, r[i]);
 }
 
 /* Transposes in the largest blocks of this level, TW x TW. */

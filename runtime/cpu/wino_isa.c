@@ -283,7 +283,7 @@ static void wino_add_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     for (int64_t i = lo * VL; i < hi * VL; i += VL) {
         vf sum = vload(r->sums + i);
         for (int64_t s = 1; s < r->p.slices; s++)
-            sum += vload(r->sums + s * each + i);
+            sum = vadd(sum, vload(r->sums + s * each + i));
         vstore(r->sums + i, sum);
     }
 }

@@ -21,12 +21,10 @@ enum { WINO_SIDE = 6 /* most places along a side */ };
 #define WINO_NP (0.5f / (WINO_PP * (WINO_PP - WINO_QQ)))
 #define WINO_NQ (0.5f / (WINO_QQ * (WINO_QQ - WINO_PP)))
 
-/* Makes the compiler advance a pointer instead of keeping an address per
-   place. */
 #define NEXT(p, step)                                                          \
     do {                                                                       \
         (p) += (step);                                                         \
-        __asm__("" : "+r"(p));                                                 \
+        SIMD_HIDE(p);                                                          \
     } while (0)
 
 /* Calls a transform for `edge`, a variable. */
@@ -47,10 +45,10 @@ INLINE void wino_pair(vf even, vf odd, float x, vf *t) {
 /* B' of a column. */
 INLINE void wino_source(int edge, const vf *d, vf *t) {
     if (edge == 2) {
-        t[0] = d[0] - d[2];
-        t[1] = d[1] + d[2];
-        t[2] = d[2] - d[1];
-        t[3] = d[1] - d[3];
+        t[0] = vsub(d[0], d[2]);
+        t[1] = vadd(d[1], d[2]);
+        t[2] = vsub(d[2], d[1]);
+        t[3] = vsub(d[1], d[3]);
         return;
     }
     vf both = vset(WINO_PP * WINO_QQ), sum = vset(-(WINO_PP + WINO_QQ));
@@ -64,14 +62,15 @@ INLINE void wino_source(int edge, const vf *d, vf *t) {
 /* A' times a column of sums. */
 INLINE void wino_result(int edge, const vf *m, vf *y) {
     if (edge == 2) {
-        y[0] = m[0] + m[1] + m[2];
-        y[1] = m[1] - m[2] - m[3];
+        y[0] = vadd(vadd(m[0], m[1]), m[2]);
+        y[1] = vsub(vsub(m[1], m[2]), m[3]);
         return;
     }
-    vf p = m[1] + m[2], q = m[3] + m[4], dp = m[1] - m[2], dq = m[3] - m[4];
-    y[0] = m[0] + p + q;
-    y[1] = vfma(vset(WINO_P), dp, vset(WINO_Q) * dq);
-    y[2] = vfma(vset(WINO_PP), p, vset(WINO_QQ) * q);
+    vf p = vadd(m[1], m[2]), q = vadd(m[3], m[4]);
+    vf dp = vsub(m[1], m[2]), dq = vsub(m[3], m[4]);
+    y[0] = vadd(vadd(m[0], p), q);
+    y[1] = vfma(vset(WINO_P), dp, vmul(vset(WINO_Q), dq));
+    y[2] = vfma(vset(WINO_PP), p, vmul(vset(WINO_QQ), q));
     y[3] = vfma(vset(WINO_P * WINO_PP), dp,
                 vfma(vset(WINO_Q * WINO_QQ), dq, m[5]));
 }
@@ -79,33 +78,37 @@ INLINE void wino_result(int edge, const vf *m, vf *y) {
 /* G times a column of weights. */
 INLINE void wino_weight(int edge, const vf w[3], vf *t) {
     if (edge == 2) {
-        vf half = vset(0.5f), even = half * (w[0] + w[2]), odd = half * w[1];
+        vf half = vset(0.5f);
+        vf even = vmul(half, vadd(w[0], w[2])), odd = vmul(half, w[1]);
         t[0] = w[0];
-        t[1] = even + odd;
-        t[2] = even - odd;
+        t[1] = vadd(even, odd);
+        t[2] = vsub(even, odd);
         t[3] = w[2];
         return;
     }
     vf p = vset(WINO_NP), q = vset(WINO_NQ);
-    t[0] = vset(1 / (WINO_PP * WINO_QQ)) * w[0];
-    wino_pair(p * vfma(vset(WINO_PP), w[2], w[0]), p * w[1], WINO_P, t + 1);
-    wino_pair(q * vfma(vset(WINO_QQ), w[2], w[0]), q * w[1], WINO_Q, t + 3);
+    t[0] = vmul(vset(1 / (WINO_PP * WINO_QQ)), w[0]);
+    wino_pair(vmul(p, vfma(vset(WINO_PP), w[2], w[0])), vmul(p, w[1]), WINO_P,
+              t + 1);
+    wino_pair(vmul(q, vfma(vset(WINO_QQ), w[2], w[0])), vmul(q, w[1]), WINO_Q,
+              t + 3);
     t[5] = w[2];
 }
 
 /* G' times a column of sums of dW. */
 INLINE void wino_weight_back(int edge, const vf *m, vf w[3]) {
     if (edge == 2) {
-        vf half = vset(0.5f), sum = half * (m[1] + m[2]);
-        w[0] = m[0] + sum;
-        w[1] = half * (m[1] - m[2]);
-        w[2] = sum + m[3];
+        vf half = vset(0.5f), sum = vmul(half, vadd(m[1], m[2]));
+        w[0] = vadd(m[0], sum);
+        w[1] = vmul(half, vsub(m[1], m[2]));
+        w[2] = vadd(sum, m[3]);
         return;
     }
-    vf p = vset(WINO_NP) * (m[1] + m[2]), q = vset(WINO_NQ) * (m[3] + m[4]);
-    w[0] = vfma(vset(1 / (WINO_PP * WINO_QQ)), m[0], p + q);
-    w[1] = vfma(vset(WINO_P * WINO_NP), m[1] - m[2],
-                vset(WINO_Q * WINO_NQ) * (m[3] - m[4]));
+    vf p = vmul(vset(WINO_NP), vadd(m[1], m[2]));
+    vf q = vmul(vset(WINO_NQ), vadd(m[3], m[4]));
+    w[0] = vfma(vset(1 / (WINO_PP * WINO_QQ)), m[0], vadd(p, q));
+    w[1] = vfma(vset(WINO_P * WINO_NP), vsub(m[1], m[2]),
+                vmul(vset(WINO_Q * WINO_NQ), vsub(m[3], m[4])));
     w[2] = vfma(vset(WINO_PP), p, vfma(vset(WINO_QQ), q, m[5]));
 }
 
@@ -113,9 +116,9 @@ INLINE void wino_weight_back(int edge, const vf *m, vf w[3]) {
 INLINE void wino_gradient(int edge, const vf *d, vf *t) {
     if (edge == 2) {
         t[0] = d[0];
-        t[1] = d[0] + d[1];
-        t[2] = d[0] - d[1];
-        t[3] = -d[1];
+        t[1] = vadd(d[0], d[1]);
+        t[2] = vsub(d[0], d[1]);
+        t[3] = vneg(d[1]);
         return;
     }
     vf pp = vset(WINO_PP), qq = vset(WINO_QQ);
