@@ -250,6 +250,18 @@ static bool add_cpu_targets(Options *o, const char *word) {
     return o->targets.len > before;
 }
 
+/* For cpu:armv8.2-a+fp16: cpu:armv8-a, the best level of such processors that
+   needs no extension which the word lacks. NULL: none. */
+static const char *nearest_level(const char *word) {
+    for (int i = 0; i < LEVEL_WORDS; i++) {
+        const char *level = level_words[i].word, *needs = strchr(level, '+');
+        size_t kind = strcspn(level, "0123456789") + 1;
+        if (!strncmp(word, level, kind) && (!needs || strstr(word, needs)))
+            return level;
+    }
+    return NULL;
+}
+
 Status set_target(Options *o, Spec *s) {
     static const char levels[] =
 #define ISA(E, number, name, prefix, arch, vectors, flags) "cpu:" name ", "
@@ -269,6 +281,9 @@ Status set_target(Options *o, Spec *s) {
             add_cuda_target(o, "ptx");
         } else if (!strncmp(piece, "cuda:", 5) && is_cuda_arch(piece + 5)) {
             add_cuda_target(o, piece + 5);
+        } else if (nearest_level(piece)) {
+            return spec_error(s, "unknown level '%s'; the nearest is %s", piece,
+                              nearest_level(piece));
         } else {
             return spec_error(
                 s,

@@ -122,6 +122,17 @@ TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "is not NAME=N", "--dim batch");
     check_refused(2, "needs a value", "--loss");
     check_refused(2, "not for 'cuda:sm_9x'", "--target cuda:sm_9x");
+    check_refused(2,
+                  "unknown level 'cpu:armv8.2-a+fp16+dotprod'; the nearest is "
+                  "cpu:armv8-a",
+                  "--target cpu:armv8.2-a+fp16+dotprod");
+    check_refused(2, "'cpu:armv8.7-a+bf16+sve'; the nearest is cpu:armv8.6-a",
+                  "--target cpu:armv8.7-a+bf16+sve");
+    check_refused(2,
+                  "unknown level 'cpu:x86-64-v5'; the nearest is cpu:x86-64-v4",
+                  "--target cpu:x86-64-v5");
+    check_refused(2, "not for 'cpu:armv7-a' (c is C11 for every machine)",
+                  "--target cpu:armv7-a");
     check_refused(2, "--objective NAME,loss=L", "--loss mse --loss l1");
     check_refused(2, "--lr: unknown option; use --optimizer O,lr=X",
                   "--lr 0.1");
