@@ -5,14 +5,14 @@
 
 static ampc_status set_free(ampc_session *s, ampc_status status) {
     const fenv_t host = s->host_mode;
-    atomic_store(&s->busy, 0); /* another thread may enter from here on */
+    host_drop(&s->busy); /* another thread may enter from here on */
     mode_leave(&host);
     return status;
 }
 
 ampc_status api_enter(ampc_session *s) {
     if (!s) return AMPC_ERR_ARGUMENT;
-    if (atomic_exchange(&s->busy, 1)) return AMPC_ERR_BUSY;
+    if (host_take(&s->busy)) return AMPC_ERR_BUSY;
     mode_enter(&s->host_mode);
     s->notice[0] = 0;
     ampc_status status = s->backend->enter(s);

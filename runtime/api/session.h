@@ -23,10 +23,10 @@
 #define AMPC_SESSION_H
 
 #include <fenv.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "runtime/base/flag.h"
 #include "runtime/program/backend.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/program/dtype.h"
@@ -80,10 +80,10 @@ struct ampc_session {
     const PlanTarget *plan; /* the plan that the backend runs */
     void *device;           /* the backend's */
     int pid;                /* threads and GPUs do not survive fork */
-    atomic_int busy;
-    fenv_t host_mode; /* rounding mode of the thread that is in a call */
-    bool stale;       /* 16-bit copies must be made again from their
-                         parameters */
+    HostFlag busy;          /* a thread is in a call */
+    fenv_t host_mode;       /* rounding mode of the thread that is in a call */
+    bool stale;             /* 16-bit copies must be made again from their
+                               parameters */
     int64_t accumulate;
     int64_t batch, own_batch; /* batch size of the evaluating or predicting
                                  program, and of the module */

@@ -10,21 +10,25 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "runtime/base/flag.h"
+
 #ifdef AMPC_PORTABLE
-#include <stdatomic.h>
 #ifndef AMPC_NO_FILES
 #include <unistd.h>
 #endif
+#ifdef _WIN32
+#include <malloc.h>
+#endif
 
-typedef atomic_flag HostLock;
-#define HOST_UNLOCKED ATOMIC_FLAG_INIT
+typedef HostFlag HostLock;
+#define HOST_UNLOCKED 0
 
 static inline void host_lock(HostLock *l) {
-    while (atomic_flag_test_and_set(l)) {
+    while (host_take(l)) {
     }
 }
 
-static inline void host_unlock(HostLock *l) { atomic_flag_clear(l); }
+static inline void host_unlock(HostLock *l) { host_drop(l); }
 
 typedef struct HostOnce {
     HostLock lock;
@@ -44,10 +48,12 @@ static inline void host_once(HostOnce *o, void (*work)(void)) {
 static inline int host_process(void) { return 0; }
 
 static inline void *host_alloc(size_t bytes, size_t align) {
-#ifdef AMPC_NO_MALLOC
+#if defined AMPC_NO_MALLOC
     (void)bytes;
     (void)align;
     return NULL;
+#elif defined _WIN32
+    return _aligned_malloc(bytes, align);
 #else
     size_t whole = (bytes + align - 1) / align * align;
     return whole < bytes ? NULL : aligned_alloc(align, whole);
@@ -55,8 +61,10 @@ static inline void *host_alloc(size_t bytes, size_t align) {
 }
 
 static inline void host_free(void *p) {
-#ifdef AMPC_NO_MALLOC
+#if defined AMPC_NO_MALLOC
     (void)p;
+#elif defined _WIN32
+    _aligned_free(p);
 #else
     free(p);
 #endif

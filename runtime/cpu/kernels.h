@@ -101,18 +101,20 @@ typedef struct CpuKept {
 #define LIB_C_kept       , void *scratch, CpuKept *kept
 #define LIB_C_none
 
-typedef struct AmpcCpuLib {
-    int isa;
+/* The type of a row's function: extern LIB_ROUTINE(gemm) ampc_v4_gemm; */
+#define LIB_ROUTINE(name)           AmpcRoutine_##name
 #define OPERAND(role, x, f, dtypes) LIB_C_##role(x)
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
-    void (*name)(LIB_TILES_##tiles AmpcPool *,                                 \
-                 const S *operands LIB_C_##scratch);
+    typedef void LIB_ROUTINE(name)(LIB_TILES_##tiles AmpcPool *,               \
+                                   const S *operands LIB_C_##scratch);
 #include "runtime/program/lib.def"
 #undef OPERAND
-} AmpcCpuLib;
 
-/* The type of a row's function: extern LIB_ROUTINE(gemm) ampc_v4_gemm; */
-#define LIB_ROUTINE(name) __typeof__(*((AmpcCpuLib *)0)->name)
+typedef struct AmpcCpuLib {
+    int isa;
+#define LIB(E, name, ...) LIB_ROUTINE(name) * name;
+#include "runtime/program/lib.def"
+} AmpcCpuLib;
 
 /* Scratch bytes for that many workers, and bytes kept, enough for every ISA
    level. */

@@ -10,13 +10,20 @@
 #define KM_VECTOR static inline __attribute__((always_inline, unused))
 
 /* Two neighbours. */
-typedef uint32_t km_pair __attribute__((aligned(2), may_alias));
+KM_VECTOR uint32_t km_pair(const uint16_t *p) {
+    uint32_t u;
+    __builtin_memcpy(&u, p, sizeof u);
+    return u;
+}
+KM_VECTOR void km_put_pair(uint16_t *p, uint32_t u) {
+    __builtin_memcpy(p, &u, sizeof u);
+}
 
 /* Writes the 8 elements at even positions of 16 first, then the others: a
    conversion without shuffles. The remainder (n % 16) stays in order. */
 KM_VECTOR void WIDEN16_BF16(float *to, const uint16_t *from) {
     for (int i = 0; i < 8; i++) {
-        uint32_t x = ((const km_pair *)from)[i];
+        uint32_t x = km_pair(from + 2 * i);
         to[i] = km_float(x << 16);
         to[i + 8] = km_float(x & 0xffff0000u);
     }
@@ -31,8 +38,8 @@ KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
 /* from[] must contain values that the 16-bit format can represent. */
 KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
-        ((km_pair *)to)[i] =
-            km_bits(from[i]) >> 16 | (km_bits(from[i + 8]) & 0xffff0000u);
+        km_put_pair(to + 2 * i, km_bits(from[i]) >> 16 |
+                                    (km_bits(from[i + 8]) & 0xffff0000u));
 }
 
 KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
@@ -44,8 +51,8 @@ KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
 /* NARROW_BF16 for short arrays and for arrays with NaN. */
 KM_VECTOR void km_narrow16_each(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
-        ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
-                             km_bits(ROUND_BF16(from[i + 8]));
+        km_put_pair(to + 2 * i, km_bits(ROUND_BF16(from[i])) >> 16 |
+                                    km_bits(ROUND_BF16(from[i + 8])));
 }
 
 KM_CALLED void km_narrow_each(uint16_t *restrict to, const float *restrict from,

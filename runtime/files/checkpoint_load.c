@@ -21,7 +21,7 @@
 /* ---- scalars ------------------------------------------------------------- */
 
 static bool take_float(JsonSpan v, double *out) {
-    static const struct {
+    const struct {
         const char *text;
         double number;
     } words[] = {{"nan", NAN}, {"inf", INFINITY}, {"-inf", -INFINITY}};

@@ -235,15 +235,15 @@ bool file_guard_claim(FileGuard *g, const char *path, const char *role,
     return ok;
 }
 
+/* Without random numbers: of the time, the process, and the thread, on whose
+   stack `o` lies. */
 static void random_name(OutFile *o) {
-    static uint64_t count;
     uint64_t x = 0;
     if (getrandom(&x, sizeof x, GRND_NONBLOCK) != (ssize_t)sizeof x) {
         struct timespec t;
         clock_gettime(CLOCK_REALTIME, &t);
-        x = (uint64_t)t.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)t.tv_sec ^
-            (uint64_t)getpid() << 32 ^
-            __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
+        x = ((uint64_t)t.tv_nsec + (uintptr_t)o) * 0x9e3779b97f4a7c15u ^
+            (uint64_t)t.tv_sec ^ (uint64_t)getpid() << 32;
     }
     snprintf(o->tmp, sizeof o->tmp, ".ampc-%016llx", (unsigned long long)x);
 }

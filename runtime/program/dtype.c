@@ -38,10 +38,11 @@ bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
                  uint64_t *bytes) {
     uint64_t n = dtype_bytes(dtype);
     if (n == 0 || rank > AMPC_MAX_RANK) return false;
-    for (uint32_t i = 0; i < rank; i++)
-        if (dim[i] < 0 || __builtin_mul_overflow(n, (uint64_t)dim[i], &n) ||
-            n > INT64_MAX)
+    for (uint32_t i = 0; i < rank; i++) {
+        if (dim[i] < 0 || (dim[i] && n > (uint64_t)(INT64_MAX / dim[i])))
             return false;
+        n *= (uint64_t)dim[i];
+    }
     *bytes = n;
     return true;
 }
@@ -108,7 +109,8 @@ static int64_t elements_of(uint32_t rank, const int64_t *dim, uint32_t but,
     for (uint32_t i = 0; i < rank; i++) {
         if (i == but || dim[i] == 1) continue;
         (*axes)++;
-        if (dim[i] < 0 || __builtin_mul_overflow(n, dim[i], &n)) return -1;
+        if (dim[i] < 0 || (dim[i] && n > INT64_MAX / dim[i])) return -1;
+        n *= dim[i];
     }
     return n;
 }

@@ -21,11 +21,10 @@ const char *const output_names[OUT_KNOWN] = {
 static const struct KnownRow {
     const char *name;
     Section section;
-    double least, most;
-    bool whole;
+    double least, most, count; /* most == count: whole numbers */
 } known_rows[VAR_KNOWN] = {
 #define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
-    {text, IN_##section, least, most, (most) == COUNT_MAX},
+    {text, IN_##section, least, most, COUNT_MAX},
 #include "runtime/program/names.def"
 };
 
@@ -149,10 +148,12 @@ bool is_known(const char *name, KnownVar v) {
     return row_of(name) == &known_rows[v];
 }
 
+static bool is_whole(const struct KnownRow *r) { return r->most == r->count; }
+
 bool known_in_range(const char *name, double x) {
     const struct KnownRow *r = row_of(name);
     return !r || isinf(r->least) ||
-           (x >= r->least && x <= r->most && !(r->whole && x != floor(x)));
+           (x >= r->least && x <= r->most && !(is_whole(r) && x != floor(x)));
 }
 
 void known_range_text(const char *name, char *text, size_t n) {
@@ -160,7 +161,7 @@ void known_range_text(const char *name, char *text, size_t n) {
     *text = 0;
     if (r && !isinf(r->least))
         snprintf(text, n, "; it is a %snumber from %g to %g",
-                 r->whole ? "whole " : "", r->least, r->most);
+                 is_whole(r) ? "whole " : "", r->least, r->most);
 }
 
 Section section_of_name(const char *name) {

@@ -137,7 +137,7 @@ static bool plan_pooled_ok(const PlanTarget *p, const PlanStep *t) {
     if (!t->epilogue) lacking = refs[l->noperand - 1].space == PLAN_NONE;
     PlanRef input = refs[l->noperand];
     if (none) input.space = PLAN_ARENA;
-    const PlanRef pooled[] = {input, refs[l->noperand + 1], refs[t->nref - 1]};
+    const PlanRef pooled[3] = {input, refs[l->noperand + 1], refs[t->nref - 1]};
     for (int i = 0; i < 3; i++)
         if (pool->in[i] != conv->out[i]) return false;
     return lacking == none && pool->planes == conv->n * conv->k &&

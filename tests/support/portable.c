@@ -31,6 +31,9 @@
 const PortableCompiler portable_compilers[] = {
     [BY_GCC] = {"x86-64, gcc", "gcc", "", "", "", "gcc"},
     [BY_CLANG] = {"x86-64, clang", "clang", "", "", "", "clang"},
+    [BY_TCC] = {"x86-64, tcc", "tcc", "", "", "", "tcc"},
+    [BY_GCC_IN_PLAIN_C] = {"x86-64, gcc, plain C", "gcc -DAMPC_PLAIN", "", "",
+                           "", "gcc"},
     [WITH_MUSL] = {"x86-64, musl", "musl-gcc", "", "", "", "musl-tools"},
     [ON_I386] = {"i386, gcc", "i686-linux-gnu-gcc -msse2 -mfpmath=sse",
                  "-static", "", "", "gcc-i686-linux-gnu libc6-dev-i386-cross"},
@@ -46,6 +49,10 @@ const PortableCompiler portable_compilers[] = {
     [ON_WASM32] = {"wasm32, clang", WASM,
                    "-Wl,--stack-first,-z,stack-size=131072", NODE " wasm.mjs",
                    "", "clang lld wasi-libc libclang-rt-14-dev-wasm32 nodejs"},
+    [ON_WINDOWS] = {"Windows (wine), gcc",
+                    "x86_64-w64-mingw32-gcc -DAMPC_NO_FILES",
+                    "-static -Wl,-o,host", /* without .exe */
+                    "/usr/lib/wine/wine64", "", "gcc-mingw-w64-x86-64 wine64"},
     [ON_CORTEX_M4] = {"cortex-m4, gcc", CORTEX_M4, CORTEX_M4_LINK,
                       CORTEX_M4_RUN, "-append",
                       "gcc-arm-none-eabi libnewlib-arm-none-eabi "
@@ -158,6 +165,8 @@ unsigned long portable_memory(char *out) {
 
 void portable_needs(const PortableCompiler *c) {
     copy_start(test_tmpdir());
+    setenv("WINEPREFIX", test_tmp("wine"), 0);
+    setenv("WINEDEBUG", "-all", 0);
     int rc = test_command(NULL,
                           "cd '%s' && echo 'int main(void) { return 0; }' "
                           ">none.c && %s none.c -o none %s -lm",

@@ -17,12 +17,15 @@ typedef struct PortableCompiler {
 typedef enum PortableMachine {
     BY_GCC,
     BY_CLANG,
+    BY_TCC,            /* no vectors, attributes or atomics */
+    BY_GCC_IN_PLAIN_C, /* the text that tcc reads */
     WITH_MUSL,
     ON_I386,
     ON_ARM64,
     ON_ARMV7,
     ON_RISCV64,
     ON_WASM32,
+    ON_WINDOWS,   /* under wine */
     ON_CORTEX_M4, /* no operating system, 256 KB of RAM in all */
 } PortableMachine;
 

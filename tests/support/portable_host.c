@@ -15,6 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <malloc.h>
+#define aligned_alloc(align, bytes) _aligned_malloc(bytes, align)
+#define free(p)                     _aligned_free(p)
+#endif
+
 #ifdef OWN_MEMORY
 static _Alignas(64) char arena[OWN_MEMORY];
 static size_t used, most;
@@ -105,6 +113,9 @@ int main(int argc, char **argv) {
     ampc_program_info p = {.size = sizeof p};
     ampc_input in[INPUTS];
     ampc_session *s;
+#ifdef _WIN32
+    _setmode(1, _O_BINARY); /* lines end as elsewhere */
+#endif
     o.threads = argc > 2 ? atoi(argv[2]) : 1;
 #ifdef OWN_MEMORY
     o.alloc = take;

@@ -48,9 +48,12 @@ TEST_CASE(portable, mlp_on_cortex_m4_with_256_kb) {
     }
 ON(by_gcc, BY_GCC)
 ON(by_clang, BY_CLANG)
+ON(by_tcc, BY_TCC)
+ON(by_gcc_in_plain_c, BY_GCC_IN_PLAIN_C)
 ON(with_musl, WITH_MUSL)
 ON(on_i386, ON_I386)
 ON(on_arm64, ON_ARM64)
 ON(on_armv7, ON_ARMV7)
 ON(on_riscv64, ON_RISCV64)
 ON(on_wasm32, ON_WASM32)
+ON(on_windows, ON_WINDOWS)

@@ -31,6 +31,22 @@ TEST_CASE(portable, clang_has_no_warning) {
     CHECK_MSG(rc == 0, "%s", out);
 }
 
+/* What compilers without vectors, attributes and atomics read. */
+TEST_CASE(portable, plain_c_has_the_same_bits_and_no_warning) {
+    static const char flags[] =
+        PORTABLE_STRICT " -pedantic-errors -Wvla -O0 -DAMPC_PLAIN";
+    CHECK_STR(portable_run(mlp(), portable_compilers, flags, "20"),
+              mlp()->wanted);
+}
+
+/* tcc knows nothing of GNU C: it sees what gcc accepts in plain C, too. */
+TEST_CASE(portable, tcc_has_the_same_bits) {
+    portable_needs(&portable_compilers[BY_TCC]);
+    CHECK_STR(
+        portable_run(mlp(), &portable_compilers[BY_TCC], PORTABLE_STRICT, "20"),
+        mlp()->wanted);
+}
+
 /* Memory from an array, no files, no threads: checks which system functions
    remain. */
 TEST_CASE(portable, asks_for_nothing_that_is_not_wanted) {
