@@ -36,23 +36,27 @@ uint64_t cuda_scratch(const Kernel *k);
 
 /* extern "C" __global__ k<index>(buffers.., [long long n], [float *sums]), any
    form but epilogue and fold, and, if it sums columns, k<index>_2 with the same
-   parameters. A comment above the kernel shows its IR. */
-void print_cuda_kernel(const Kernel *k, StrBuf *sb);
+   parameters. A comment above the kernel shows its IR. guarded: here and below,
+   kernels have two more parameters (PlanCudaKernel). */
+void print_cuda_kernel(const Kernel *k, bool guarded, StrBuf *sb);
 /* k<index>_block of a kernel of form flat, if k<index> is not printed. */
 void print_cuda_block(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
    unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Form flat: comes
    after print_cuda_kernel or print_cuda_block. */
-void print_cuda_many(const Kernel *k, StrBuf *sb);
+void print_cuda_many(const Kernel *k, bool guarded, StrBuf *sb);
 /* k<i>_<j>_many(table, count): PLAN_ROWS of k, and after each tensor that
    has one a row of `after`; both have form fold. */
-void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb);
+void print_cuda_many_after(const Kernel *k, const Kernel *after, bool guarded,
+                           StrBuf *sb);
 /* An epilogue as a functor for hand-written kernels:
      struct E<index> { buffers..;
        __device__ void operator()(float acc, long long batch, long long row,
                                   long long col) const; };
    batch, row and col as in PlanEpilogueFn.                                  */
 void print_cuda_functor(const Kernel *k, StrBuf *sb);
+/* Ends the parameters of a kernel and begins its body. */
+void print_cuda_guard(bool guarded, StrBuf *sb);
 /* Comma-separated parameter list of the buffers: "const float *b0, ..". */
 void print_cuda_params(const Kernel *k, StrBuf *sb);
 /* Initializer of the functor from those parameters: "{b0, ..}". */
@@ -76,10 +80,10 @@ typedef struct CudaLib {
 
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
    ep_refs.., [scratch]) and, if `second` has threads, l<number>_2 of the same
-   parameters.  Takes any route but copy; a product only where cuBLASLt cannot
-   compute it (emit_cuda.c decides). Any route but copy; a product only where
-   cuBLASLt cannot do it (emit_cuda.c decides).                              */
-void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
+   parameters.  Takes any route but copy (emit_cuda.c decides which products
+   cuBLASLt computes). */
+void print_cuda_lib(const LoweredStep *s, int number, bool guarded, StrBuf *sb,
+                    CudaLib *out);
 /* l<number> computes any product with those dtypes that was planned for
    cuBLASLt, with its epilogue; or the epilogue alone, for a product of cuBLASLt
    (product.c).  The last parameter tells which epilogue. */

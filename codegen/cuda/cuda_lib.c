@@ -330,9 +330,9 @@ void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out) {
 #define PRINT_product(name, threads) print_##name(&print, p)
 #define PRINT_copy(name, threads)    ASSERT(p && !"the driver copies")
 
-void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
+void print_cuda_lib(const LoweredStep *s, int number, bool guarded, StrBuf *sb,
                     CudaLib *out) {
-    LibPrint print = {sb, s, lib_info(s->lib), number, out};
+    LibPrint print = {sb, s, lib_info(s->lib), number, out, guarded};
     memset(out, 0, sizeof *out);
     out->weight = 4;
     switch (s->lib) {

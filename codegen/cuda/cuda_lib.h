@@ -30,6 +30,7 @@ typedef struct LibPrint {
     const LibInfo *lib;
     int number;
     CudaLib *out;
+    bool guarded;
 } LibPrint;
 
 static inline int64_t up_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

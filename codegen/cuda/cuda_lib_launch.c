@@ -82,7 +82,8 @@ void cl_put_operands(LibPrint *p, const char *more) {
                   dtype_info[p->s->pars[o->dtype_at]].cuda,
                   writes ? "" : "__restrict__ ", o->name);
     }
-    sb_printf(p->sb, "%s)\n{\n", more);
+    sb_puts(p->sb, more);
+    print_cuda_guard(p->guarded, p->sb);
 }
 
 void cl_put_body(LibPrint *p, const char *suffix, const char *more,

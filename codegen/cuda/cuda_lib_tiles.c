@@ -250,7 +250,7 @@ void print_cuda_product(const LibGemm *p, bool epilogue, int number, StrBuf *sb,
     const char *acc = p->a_dtype == DT_F64 ? "double" : "float";
     const char *a = dtype_info[p->a_dtype].cuda;
     const char *c = dtype_info[p->c_dtype].cuda;
-    LibPrint lp = {sb, NULL, NULL, number, out};
+    LibPrint lp = {sb, NULL, NULL, number, out, false};
     *out = (CudaLib){.weight = epilogue ? 1 : 8};
     sb_printf(sb,
               "/* %s of %s that cuBLASLt refuses */\nstruct L%d {\n"

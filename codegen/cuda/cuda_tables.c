@@ -8,13 +8,14 @@
 /* ---- plan.c -------------------------------------------------------------- */
 
 void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
-    sb_puts(sb, "\n/* name, unit, threads, shared, blocks, per_block */\n"
-                "static const PlanCudaKernel cuda_kernels[] = {\n");
+    sb_puts(sb,
+            "\n/* name, unit, threads, shared, guarded, blocks, per_block */\n"
+            "static const PlanCudaKernel cuda_kernels[] = {\n");
     for (int i = 0; i < c->kernels.len; i++) {
         const PlanCudaKernel *k = &c->kernels.data[i];
-        sb_printf(sb, "    {\"%s\", %u, %u, %u, %lld, %lld},\n", k->name,
-                  k->unit, k->threads, k->shared, (long long)k->blocks,
-                  (long long)k->per_block);
+        sb_printf(sb, "    {\"%s\", %u, %u, %u, %u, %lld, %lld},\n", k->name,
+                  k->unit, k->threads, k->shared, k->guarded,
+                  (long long)k->blocks, (long long)k->per_block);
     }
     sb_puts(sb, "    {0}};\n\nstatic const char *const cuda_archs[] = {");
     for (int i = 0; i < c->archs.len; i++)

@@ -24,6 +24,7 @@ struct CudaItem {
     double weight;
     CudaWork work;
     uint64_t scratch;
+    bool guarded;                 /* one of its steps is */
     uint32_t first, second, many; /* PlanCudaKernel + 1; 0: none             */
     uint32_t unit;
     bool *over; /* k: cuda_overlap of each buffer */
@@ -80,7 +81,7 @@ static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     else if (x->sent)
         print_cuda_sum(*x->sent, number, &sb, out);
     else
-        print_cuda_lib(x->step, number, &sb, out);
+        print_cuda_lib(x->step, number, x->guarded, &sb, out);
     char *text = arena_dup(a, sb.data ? sb.data : "", sb.len + 1);
     sb_free(&sb);
     return text;
@@ -88,12 +89,12 @@ static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
 
 /* Finds or adds the item with the text of x; x's step, product or dtype is
    set. */
-static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
+static Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     CudaLib lib;
     int nlib = 0;
     x.key = lib_text(a, &x, 0, &lib);
     for (int i = 0; i < c->items.len; i++) {
-        const Item *y = &c->items.data[i];
+        Item *y = &c->items.data[i];
         if (y->key && !strcmp(y->key, x.key)) return y;
         nlib += y->key != NULL;
     }
@@ -119,6 +120,7 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     Item *x = item_of_kernel(a, c, s->kernel, after);
     bool fold = s->kernel->form == KF_FOLD, many = n > 1 || fold;
     uint32_t *launch = many ? &x->many : &x->first;
+    x->guarded |= is_value(s->guard.when);
     if (!*launch) {
         const char *name = after ? arena_printf(a, "k%d_%d_many",
                                                 s->kernel->index, after->index)
@@ -146,6 +148,13 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     }
 }
 
+/* cuBLASLt leaves nothing out, our own kernels do. Where factors are rounded,
+   tensor cores compute fp32 products in less than half of our kernels' time:
+   then all of them run. */
+static bool own_product(const LoweredStep *s) {
+    return is_value(s->guard.when) && s->factors == AMPC_FACTORS_F32;
+}
+
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out) {
     VEC(ValueId) refs = {0};
@@ -153,7 +162,8 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     *out = *s;
     if (s->empty || (s->kernel && s->units == 0)) return false;
     CudaRoute route = s->kernel ? CUDA_ROUTE_kernel : cuda_lib_route(s->lib);
-    if (!s->kernel && cuda_conv_product(a, s, &images)) {
+    bool own = own_product(s);
+    if (!s->kernel && !own && cuda_conv_product(a, s, &images)) {
         *out = *(s = &images);
         route = CUDA_ROUTE_product;
     }
@@ -162,7 +172,7 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
         return true;
     }
     out->fn = out->nep_ref = 0;
-    if (route == CUDA_ROUTE_product && cuda_product(a, s, out)) {
+    if (route == CUDA_ROUTE_product && !own && cuda_product(a, s, out)) {
         const LibGemm *p = (const void *)out->pars;
         out->second = item_of_lib(a, c, (Item){.product = p})->first;
         out->after = 0;
@@ -188,7 +198,8 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
         launch_kernel(a, c, s, n, out);
         return true;
     }
-    const Item *x = item_of_lib(a, c, (Item){.step = s});
+    Item *x = item_of_lib(a, c, (Item){.step = s});
+    x->guarded |= is_value(s->guard.when);
     out->kind = PLAN_LAUNCH;
     out->fn = x->first - 1;
     out->second = x->second;
@@ -265,16 +276,19 @@ static void add_unit(Arena *a, CudaSource *c, uint32_t unit) {
         const uint32_t kernels[] = {x->first, x->second, x->many};
         if (x->unit != unit) continue;
         for (int k = 0; k < 3; k++)
-            if (kernels[k]) c->kernels.data[kernels[k] - 1].unit = unit;
+            if (kernels[k]) {
+                c->kernels.data[kernels[k] - 1].unit = unit;
+                c->kernels.data[kernels[k] - 1].guarded = x->guarded;
+            }
         if (!x->kernel) sb_puts(&sb, lib_text(a, x, x->number, &lib));
         if (x->kernel && x->first)
-            print_cuda_kernel(x->kernel, &sb);
+            print_cuda_kernel(x->kernel, x->guarded, &sb);
         else if (x->kernel && x->kernel->form == KF_FLAT)
             print_cuda_block(x->kernel, &sb);
         if (x->many && x->after)
-            print_cuda_many_after(x->kernel, x->after, &sb);
+            print_cuda_many_after(x->kernel, x->after, x->guarded, &sb);
         else if (x->many)
-            print_cuda_many(x->kernel, &sb);
+            print_cuda_many(x->kernel, x->guarded, &sb);
     }
     CudaUnit u = {arena_dup(a, sb.data, sb.len + 1), sb.len};
     vec_push(a, &c->units, u);

@@ -81,30 +81,31 @@ void print_cuda_block(const Kernel *k, StrBuf *sb) {
     kp_end(&p);
 }
 
-void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
+void print_cuda_kernel(const Kernel *k, bool guarded, StrBuf *sb) {
     KPrint p = cuda_begin(k, sb);
     ASSERT(k->form != KF_EPILOGUE && k->form != KF_FOLD);
     if (k->form == KF_FLAT) {
         print_cuda_block(k, sb);
-        cp_flat(&p);
+        cp_flat(&p, guarded);
     } else {
         sb_put_kernel_comment(sb, k);
         CudaList l = cp_head(&p, "", cuda_shape(k).threads);
         cp_buffers(k, &l);
         if (kernel_column_sums(k)) cp_item(&l, "float *__restrict__ sums");
-        sb_puts(sb, ")\n{\n");
+        print_cuda_guard(guarded, sb);
         put_cuda_body(&p);
-        if (kernel_column_sums(k)) cp_finish(&p);
+        if (kernel_column_sums(k)) cp_finish(&p, guarded);
     }
     kp_end(&p);
 }
 
 /* Begins a kernel "(table, count)" for many tensors, up to the work on row
    `row` of the table; a row has `words` words. */
-static void begin_many(KPrint *p, const char *suffix, int words) {
+static void begin_many(KPrint *p, const char *suffix, bool guarded, int words) {
     cp_head(p, suffix, cuda_shape(p->k).threads);
+    sb_puts(p->sb, "const unsigned long long *table, unsigned count");
+    print_cuda_guard(guarded, p->sb);
     sb_printf(p->sb,
-              "const unsigned long long *table, unsigned count)\n{\n"
               "    const unsigned long long *row = many_row(table, count, "
               "%d);\n",
               words);
@@ -122,7 +123,8 @@ static KPrint begin_after(const Kernel *after, StrBuf *sb) {
     return p;
 }
 
-void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
+void print_cuda_many_after(const Kernel *k, const Kernel *after, bool guarded,
+                           StrBuf *sb) {
     KPrint p = cuda_begin(k, sb), q = begin_after(after, sb);
     int refs = k->bufs.len, all = refs + after->bufs.len;
     char suffix[32], space[48];
@@ -138,7 +140,7 @@ void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
     sb_puts(sb, "}\n\n");
     snprintf(suffix, sizeof suffix, "_%d_many", after->index);
     snprintf(space, sizeof space, "k%d_%d::", k->index, after->index);
-    begin_many(&p, suffix, 4 + all);
+    begin_many(&p, suffix, guarded, 4 + all);
     kp_line(&p, "const unsigned rows = (unsigned)row[%d];", 2 + all);
     kp_line(&p, "unsigned *const done = global_at<unsigned>(row[%d]);",
             3 + all);
@@ -152,14 +154,14 @@ void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
     kp_end(&p);
 }
 
-void print_cuda_many(const Kernel *k, StrBuf *sb) {
+void print_cuda_many(const Kernel *k, bool guarded, StrBuf *sb) {
     KPrint p = cuda_begin(k, sb);
     bool flat = k->form == KF_FLAT, fold = k->form == KF_FOLD;
     CudaList l = {.sb = sb, .indent = 8};
     if (!flat) sb_put_kernel_comment(sb, k);
     if (fold) {
         cp_fold(&p);
-        begin_many(&p, "_many", 2 + k->bufs.len);
+        begin_many(&p, "_many", guarded, 2 + k->bufs.len);
         sb_printf(sb,
                   "    k%d_rows(row + 2, (unsigned)row[1], blockIdx.x - "
                   "row[0]);\n}\n\n",
@@ -174,7 +176,7 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
         p.block = "block";
         put_cuda_body(&p);
     }
-    begin_many(&p, "_many", 2 + k->bufs.len);
+    begin_many(&p, "_many", guarded, 2 + k->bufs.len);
     sb_printf(sb, "    k%d_block(", k->index);
     for (int b = 0; b < k->bufs.len; b++)
         cp_item(&l, "global_at<%s%s>(row[%d])",

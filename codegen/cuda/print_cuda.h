@@ -79,7 +79,7 @@ void cp_fold_function(KPrint *p, int id);
 
 /* Print k<i>_at and k<i>_block of form flat; then k<i>. */
 void cp_flat_block(KPrint *p);
-void cp_flat(KPrint *p);
+void cp_flat(KPrint *p, bool guarded);
 /* Prints k<i>_row and k<i>_rows of form fold. */
 void cp_fold(KPrint *p);
 
@@ -90,7 +90,7 @@ void cp_elements(KPrint *p);
 /* Prints a block's work on its rows. */
 void cp_rows(KPrint *p);
 /* k<i>_2: a warp sums 32 neighbouring columns of one of the sums. */
-void cp_finish(KPrint *p);
+void cp_finish(KPrint *p, bool guarded);
 void cp_sweep(KPrint *p, const KSweep *s);
 
 /* ---- print_cuda_columns.c ------------------------------------------------ */

@@ -88,12 +88,12 @@ void cp_flat_block(KPrint *p) {
     sb_puts(p->sb, "}\n\n");
 }
 
-void cp_flat(KPrint *p) {
+void cp_flat(KPrint *p, bool guarded) {
     p->depth = 1;
     CudaList head = cp_head(p, "", cuda_shape(p->k).threads);
     cp_buffers(p->k, &head);
     cp_item(&head, "long long n");
-    sb_puts(p->sb, ")\n{\n");
+    print_cuda_guard(guarded, p->sb);
     CudaList call = begin_call(p, "_block", 0);
     cp_item(&call, "n");
     cp_item(&call, "blockIdx.x");

@@ -53,6 +53,14 @@ const char *cp_unsigned(const KPrint *p) {
 
 /* ---- parameters and heads ------------------------------------------------ */
 
+void print_cuda_guard(bool guarded, StrBuf *sb) {
+    if (guarded)
+        sb_puts(sb, ",\n    const unsigned char *when, unsigned unless)\n{\n"
+                    "    if (when && (*when != 0) == unless) return;\n");
+    else
+        sb_puts(sb, ")\n{\n");
+}
+
 void cp_item(CudaList *l, const char *fmt, ...) {
     char item[96];
     size_t at = l->sb->len;

@@ -244,7 +244,7 @@ static void put_block_sums(KPrint *p) {
     kp_leave(p);
 }
 
-void cp_finish(KPrint *p) {
+void cp_finish(KPrint *p, bool guarded) {
     enum { WARP = 32 };
     const Kernel *k = p->k;
     int64_t blocks = cuda_shape(k).blocks, side = (p->ncols - 1) / WARP + 1;
@@ -252,7 +252,7 @@ void cp_finish(KPrint *p) {
     CudaList l = cp_head(p, "_2", slices * WARP);
     cp_buffers(k, &l);
     cp_item(&l, "const float *__restrict__ sums");
-    sb_puts(p->sb, ")\n{\n");
+    print_cuda_guard(guarded, p->sb);
     p->depth = 1;
     kp_line(
         p, "const unsigned c = blockIdx.x %% " I64 " * 32 + threadIdx.x %% 32;",

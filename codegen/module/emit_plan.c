@@ -200,7 +200,8 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
     if (x.kind == PLAN_LIB && k) p.epilogue = (uint32_t)kernel_index(k) + 1;
     if (x.kind == PLAN_PRODUCT) p.epilogue = x.after;
     add_refs(e, g, x.ep_refs, x.nep_ref);
-    if (is_value(s->guard.when))
+    bool asks = x.kind != PLAN_PRODUCT && x.kind != PLAN_COPY;
+    if (asks && is_value(s->guard.when))
         p.when = 1 + (int32_t)add_refs(e, g, &s->guard.when, 1);
     if (s->guard.unless) p.when = -p.when;
     for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);

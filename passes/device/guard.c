@@ -229,7 +229,6 @@ static bool ban(Guards *s) {
 }
 
 const Guard *guards_of(const Graph *g, Arena *a) {
-    if (!target_of(g)->work_of_a_byte) return NULL;
     Arena *own = arena_new();
     Guards s = {.g = g, .a = own, .of = NEW_ARRAY(own, Guard, g->nodes.len)};
     s.need = NEW_ARRAY(own, Need, g->values.len);

@@ -182,6 +182,7 @@ static NumberVec describe(const Flow *f, int group) {
     NumberVec w = {0}, met = {0};
     GroupKind kind = g->groups.data[group].kind;
     Span span = span_of(f, group);
+    if (is_value(g->groups.data[group].guard.when)) return w;
     if (kind != GROUP_POINT && (kind != GROUP_ROW || sums_columns(f, group)))
         return w;
     vec_push(f->a, &w, (int)kind << 2 | (int)span.sizes);

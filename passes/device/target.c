@@ -38,6 +38,8 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .attend_columns = FLASH_MOST,
          .attend_heads = true,
          .shares_launches = true,
+         /* fp32 multiply-adds by CUDA cores; 16-bit products take a tenth */
+         .work_of_a_byte = 20,
          /* 16 bytes in flight for each: 96 of the 128 registers that a
             thread has with two blocks of 256 per SM */
          .max_buffers = 24,

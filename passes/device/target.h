@@ -29,8 +29,7 @@ typedef struct TargetInfo {
                                one 16-bit type; 0: any */
     bool attend_heads; /* attention reads and writes heads beside rows       */
     bool shares_launches; /* groups of equal work may run in one launch      */
-    /* operations that take as long as a byte of memory; 0: a step leaves out no
-       work (guard.h) */
+    /* operations that take as long as a byte of memory (guard.h) */
     double work_of_a_byte;
     /* one kernel */
     int max_buffers; /* operands and results                                 */

@@ -27,6 +27,11 @@ static bool kernel_ok(const PlanCuda *c, uint32_t kernel, const PlanStep *t) {
            (k->blocks > 0 || (k->per_block > 0 && t->npar > 0));
 }
 
+/* A step is left out by its kernels. */
+static bool asks_ok(const PlanCuda *c, const PlanStep *t) {
+    return !t->when || c->kernels[t->fn].guarded;
+}
+
 static const LibCopy *copy_of(const PlanTarget *p, const PlanStep *t) {
     return (const void *)(p->pars + t->par0);
 }
@@ -35,13 +40,15 @@ static const LibCopy *copy_of(const PlanTarget *p, const PlanStep *t) {
 static bool step_ok(const PlanCuda *c, const PlanStep *t) {
     switch (t->kind) {
     case PLAN_LAUNCH:
-        return kernel_ok(c, t->fn, t) &&
-               (!t->second || kernel_ok(c, t->second - 1, t));
+        return kernel_ok(c, t->fn, t) && asks_ok(c, t) &&
+               (!t->second || (kernel_ok(c, t->second - 1, t) &&
+                               !c->kernels[t->second - 1].guarded ==
+                                   !c->kernels[t->fn].guarded));
     case PLAN_MANY:
         return kernel_ok(c, t->fn, t) && t->npar > 0 && t->nref % t->npar == 0;
     case PLAN_ROWS:
         return kernel_ok(c, t->fn, t) && takes_count(c, t->fn) &&
-               t->second <= 1;
+               asks_ok(c, t) && t->second <= 1;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_SUM:
         return c->plan->pars[t->par0] == AMPC_F32 ||
@@ -130,7 +137,7 @@ ampc_status bind_tables(ampc_session *s) {
     Counts n = {0};
     for (uint32_t i = 0; i < s->plan->nstep; i++) {
         const PlanStep *t = &s->plan->steps[i];
-        n.params += (size_t)t->nref + 2; /* count, scratch */
+        n.params += (size_t)t->nref + 4; /* count, scratch, condition */
         if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_NUMBERS;
         n.products += t->kind == PLAN_PRODUCT;
         n.rows += table_words(t);
@@ -189,8 +196,20 @@ static void push(GpuDevice *d, uint64_t value) {
     *d->params++ = d->values++;
 }
 
+static CUdeviceptr plan_ref_at(const Binder *b, uint32_t i) {
+    return gpu_address(b->s, b->program, b->s->plan->refs[i]);
+}
+
 static CUdeviceptr ref_at(const Binder *b, uint32_t i) {
-    return gpu_address(b->s, b->program, b->s->plan->refs[b->t->ref0 + i]);
+    return plan_ref_at(b, b->t->ref0 + i);
+}
+
+/* Where the step is left out (PlanCudaKernel.guarded). */
+static void push_condition(Binder *b) {
+    const PlanStep *t = b->t;
+    if (!b->s->m->cuda->kernels[t->fn].guarded) return;
+    push(b->d, t->when ? plan_ref_at(b, plan_condition(t)) : 0);
+    push(b->d, t->when < 0);
 }
 
 /* This rank's share of tensor i of the step: returns the number of elements
@@ -237,6 +256,7 @@ static ampc_status bind_launch(Binder *b, GpuStep *out) {
     if (takes_count(c, t->fn) || (t->second && takes_count(c, t->second - 1)))
         push(b->d, (uint64_t)n);
     if (t->scratch) push(b->d, b->d->scratch);
+    push_condition(b);
     ampc_status status =
         launch_shape(b, t->fn, gpu_blocks(&c->kernels[t->fn], n), &out->first);
     if (status != AMPC_OK || !t->second) return status;
@@ -255,6 +275,7 @@ static ampc_status bind_table(Binder *b, GpuStep *out) {
     out->first.params = b->d->params;
     push(b->d, b->row_at);
     push(b->d, tensors);
+    push_condition(b);
     for (uint32_t i = 0; i < tensors; i++) {
         int64_t from = 0, n, own;
         if (t->kind == PLAN_ROWS)

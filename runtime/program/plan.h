@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 15
+#define AMPC_PLAN_VERSION 16
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -152,10 +152,11 @@ typedef struct PlanStep {
     uint32_t ref0, nref; /* range of PlanTarget.refs */
     uint32_t ep_nref;    /* after them: the epilogue's own refs */
     uint32_t par0, npar; /* range of PlanTarget.pars */
-    int32_t when;        /* PLAN_KERNEL, PLAN_LIB: > 0: the step runs only if
-                            refs[when - 1], one truth value, is true; < 0: only if
-                            refs[-when - 1] is false. Elsewhere its results hold
-                            anything. 0: it always runs */
+    int32_t when;        /* PLAN_KERNEL, PLAN_LIB, PLAN_LAUNCH, PLAN_ROWS: > 0:
+                            the step runs only if refs[when - 1], one truth
+                            value, is true; < 0: only if refs[-when - 1] is
+                            false. Elsewhere its results hold anything. 0: it
+                            always runs */
     int64_t units; /* PLAN_KERNEL: independent work units                */
     int64_t grain; /* PLAN_KERNEL: units that are worth a hand-over to a
                       thread */
@@ -225,6 +226,10 @@ typedef struct PlanCudaKernel {
     uint32_t unit;
     uint32_t threads; /* per block                                          */
     uint32_t shared;  /* bytes of dynamic shared memory                     */
+    uint32_t guarded; /* not 0: the last two parameters are the address of
+                         PlanStep.when's truth value, NULL if there is none, and
+                         u32 1 if the kernel does nothing where it is true, 0
+                         if it does nothing where it is false */
     int64_t blocks;   /* 0: n / per_block rounded up                        */
     int64_t per_block;
 } PlanCudaKernel;

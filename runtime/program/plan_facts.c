@@ -168,10 +168,9 @@ static bool plan_split_ok(const PlanTarget *p, const PlanStep *t,
     return ok;
 }
 
-/* Steps of CPUs alone are left out. */
 static bool plan_condition_ok(const RunCheck *c, const PlanStep *t) {
-    return c->t == c->m->cpu &&
-           (t->kind == PLAN_KERNEL || t->kind == PLAN_LIB) &&
+    return (t->kind == PLAN_KERNEL || t->kind == PLAN_LIB ||
+            t->kind == PLAN_LAUNCH || t->kind == PLAN_ROWS) &&
            plan_refs_ok(c, plan_condition(t), 1) &&
            c->t->refs[plan_condition(t)].space != PLAN_NONE;
 }

@@ -190,7 +190,7 @@ static void form_check(int i) {
         lower_graph(m->graphs.data[0], ks, &d, &steps) != OK)
         FAIL("%s", d.text.data);
     const Kernel *k = steps[0].kernel;
-    print_cuda_kernel(k, &u.text);
+    print_cuda_kernel(k, false, &u.text);
     const char *ptx = unit_ptx(&u);
     check_widths(ptx, "k0", forms[i].what, forms[i].loads, forms[i].stores);
     if (kernel_column_sums(k))
@@ -344,7 +344,7 @@ TEST_CASE(cuda_access, routines) {
         Unit u = unit_new();
         CudaLib lib;
         LoweredStep s = cuda_case_step(&routines[i].c);
-        print_cuda_lib(&s, 0, &u.text, &lib);
+        print_cuda_lib(&s, 0, false, &u.text, &lib);
         const char *ptx = unit_ptx(&u);
         check_widths(ptx, "l0", routines[i].what, routines[i].loads,
                      routines[i].stores);

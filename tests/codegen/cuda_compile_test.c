@@ -29,7 +29,7 @@ static void unit_add_of(Units *u, const CudaCase *c, AmpcFactors factors) {
     LoweredStep s = cuda_case_step(c);
     s.factors = factors;
     if (!u->count) print_cuda_head(&u->text);
-    print_cuda_lib(&s, u->count++, &u->text, &lib);
+    print_cuda_lib(&s, u->count++, false, &u->text, &lib);
     if (u->count == CASES_PER_UNIT) unit_end(u);
 }
 

@@ -139,8 +139,8 @@ StrBuf suite_text(const Suite *x) {
                 put_functor_kernel(k, &sb);
                 continue;
             }
-            if (k->form != KF_FOLD) print_cuda_kernel(k, &sb);
-            if (!cuda_scratch(k)) print_cuda_many(k, &sb);
+            if (k->form != KF_FOLD) print_cuda_kernel(k, false, &sb);
+            if (!cuda_scratch(k)) print_cuda_many(k, false, &sb);
         }
     return sb;
 }

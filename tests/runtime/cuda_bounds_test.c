@@ -23,7 +23,13 @@
 #include "tests/support/ops_bench.h"
 #include "tests/support/simulate.h"
 
-enum { GUARD = 64, GUARD_BYTE = 0xa5, ALIGN = 256, PER_UNIT = 400 };
+enum {
+    GUARD = 64,
+    GUARD_BYTE = 0xa5,
+    ALIGN = 256,
+    NOTHING = 0x7f,
+    PER_UNIT = 400
+};
 
 /* One plan step as launches. */
 typedef struct Item {
@@ -41,6 +47,9 @@ typedef struct Bounds {
     Item *items;
     int n, nunit;
     StrBuf *unit;
+    bool guarded;         /* kernels have the next two parameters, too */
+    unsigned char *truth; /* NULL: kernels always run */
+    unsigned unless;
     void **data;   /* by ValueId.i of roots: address of its block */
     size_t *bytes; /* by ValueId.i */
     char dir[512];
@@ -57,7 +66,7 @@ enum { ROOM = GUARD };
 static void *block_new(size_t bytes) {
     void *p;
     REQUIRE(posix_memalign(&p, ALIGN, bytes + ROOM + !(bytes + ROOM)) == 0);
-    memset(p, 0x7f, bytes);
+    memset(p, NOTHING, bytes);
     memset((char *)p + bytes, GUARD_BYTE, ROOM);
     return p;
 }
@@ -116,7 +125,7 @@ static void print_items(Bounds *x) {
             if (at && *at != t->unit + 1)
                 print_cuda_functor(t->s->epilogue, sb);
             if (at) *at = t->unit + 1;
-            print_cuda_lib(t->s, i, sb, &t->launch);
+            print_cuda_lib(t->s, i, x->guarded, sb, &t->launch);
             continue;
         }
         int *seen = &where[kernel_index(t->s->kernel)];
@@ -125,8 +134,8 @@ static void print_items(Bounds *x) {
             continue;
         }
         *seen = t->unit + 1;
-        (t->s->kernel->form == KF_FOLD ? print_cuda_many
-                                       : print_cuda_kernel)(t->s->kernel, sb);
+        (t->s->kernel->form == KF_FOLD ? print_cuda_many : print_cuda_kernel)(
+            t->s->kernel, x->guarded, sb);
     }
 }
 
@@ -140,6 +149,24 @@ static void write_units(Bounds *x) {
         REQUIRE(test_write_file(path, x->unit[i].data, x->unit[i].len));
     }
     REQUIRE(sim_build_twins(x->dir) == x->nunit);
+}
+
+/* ---- steps that are left out --------------------------------------------- */
+
+static bool left_out(const Bounds *x) {
+    return x->truth && (*x->truth != 0) == x->unless;
+}
+
+static bool untouched(const void *p, size_t bytes) {
+    for (size_t i = 0; p && i < bytes; i++)
+        if (((const unsigned char *)p)[i] != NOTHING) return false;
+    return true;
+}
+
+static void check_scratch(const Bounds *x, const Item *t, const void *scratch,
+                          size_t bytes) {
+    CHECK_MSG(!left_out(x) || untouched(scratch, bytes),
+              "%s is left out and writes its scratch", t->s->name);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -161,6 +188,12 @@ static void add_refs(Bounds *x, Params *p, const ValueId *refs, int n) {
     }
 }
 
+static void add_guard(Bounds *x, Params *p) {
+    if (!x->guarded) return;
+    p->slot[p->count++] = &x->truth;
+    p->slot[p->count++] = &x->unless;
+}
+
 static void launch(const Item *t, SimTwin *twin, const char *name,
                    int64_t blocks, int threads, unsigned shared, Params *p) {
     int rc = sim()->run(twin, name, (unsigned)blocks, (unsigned)threads, shared,
@@ -176,6 +209,7 @@ static void run_fold(Bounds *x, const Item *t, SimTwin *twin) {
     unsigned one = 1;
     Params p = {.slot = {&at, &one}, .count = 2};
     char name[32];
+    add_guard(x, &p);
     snprintf(name, sizeof name, "k%d_many", kernel_index(t->s->kernel));
     table[0] = 0;
     table[1] = (uint64_t)t->s->pars[1];
@@ -208,6 +242,7 @@ static void run_kernel(Bounds *x, const Item *t, SimTwin *twin) {
         p.slot[p.count] = &p.value[p.count];
         p.count++;
     }
+    add_guard(x, &p);
     if (shape.blocks)
         launch(t, twin, name, shape.blocks, shape.threads, shape.shared, &p);
     if (!sums) return;
@@ -215,6 +250,7 @@ static void run_kernel(Bounds *x, const Item *t, SimTwin *twin) {
     strcat(name, "_2");
     launch(t, twin, name, shape.blocks, shape.threads, 0, &p);
     CHECK_MSG(guard_intact(sums, bytes), "%s: past its sums", t->s->name);
+    check_scratch(x, t, sums, bytes);
     free(sums);
 }
 
@@ -229,6 +265,7 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
         p.slot[p.count] = &p.value[p.count];
         p.count++;
     }
+    add_guard(x, &p);
     const CudaShape *l[] = {&t->launch.first, &t->launch.second};
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, i ? "l%d_2" : "l%d", t->lib);
@@ -239,6 +276,7 @@ static void run_lib(Bounds *x, const Item *t, SimTwin *twin) {
     if (scratch)
         CHECK_MSG(guard_intact(scratch, t->launch.scratch),
                   "%s: past its scratch", t->s->name);
+    check_scratch(x, t, scratch, t->launch.scratch);
     free(scratch);
 }
 
@@ -265,7 +303,9 @@ static void check_guards(Bounds *x, const Item *t) {
 static void run_items(Bounds *x, SimTwin **twins) {
     for (int i = 0; i < x->n; i++) {
         const Item *t = &x->items[i];
-        if (is_copy(t))
+        if (is_copy(t) && left_out(x)) /* the driver copies in any case */
+            continue;
+        else if (is_copy(t))
             run_copy(x, t);
         else if (t->lib >= 0)
             run_lib(x, t, twins[t->unit]);
@@ -321,9 +361,27 @@ static void bounds_end(Bounds *x, SimTwin **twins) {
     arena_free(x->b.a);
 }
 
+/* Nothing is written where the truth value leaves a step out. */
+static void run_left_out(Bounds *x, SimTwin **twins) {
+    unsigned char truth;
+    x->truth = &truth;
+    for (x->unless = 0; x->unless < 2; x->unless++) {
+        truth = (unsigned char)x->unless;
+        run_items(x, twins);
+        for (int i = 1; i < x->g->values.len; i++)
+            if (x->g->values.data[i].kind == VK_RESULT)
+                CHECK_MSG(untouched(x->data[i], x->bytes[i]),
+                          "%s is left out and written",
+                          x->g->values.data[i].name);
+    }
+    x->truth = NULL;
+}
+
+/* The kernels of steps that may be left out: they run without a truth value,
+   if it is true, and unless it is true. */
 TEST_CASE(cuda_bounds, kernels_of_all_ops_stay_inside_their_buffers) {
     /* kernels of f16 and of bf16 access the same bytes */
-    Bounds x = {.b = ops_bench_without("f16")};
+    Bounds x = {.b = ops_bench_without("f16"), .guarded = true};
     Diag diag = {0};
     /* the interpreter runs before the passes change the graph */
     Evaluator *e = eval_new(x.b.all, x.b.a, EVAL_STORAGE);
@@ -334,8 +392,13 @@ TEST_CASE(cuda_bounds, kernels_of_all_ops_stay_inside_their_buffers) {
     print_items(&x);
     SimTwin **twins = open_twins(&x);
     make_blocks(&x);
-    for (uint64_t seed = 1; seed <= 3; seed++) {
+    fill_inputs(&x, &d);
+    run_left_out(&x, twins);
+    for (unsigned seed = 1; seed <= 3; seed++) {
+        unsigned char truth = seed == 2;
         sim()->seed(seed);
+        x.truth = seed == 1 ? NULL : &truth;
+        x.unless = seed == 3;
         fill_inputs(&x, &d);
         run_items(&x, twins);
         take_outputs(&x, &d);

@@ -350,7 +350,7 @@ int run_factors(const CudaCase *c, int n, AmpcFactors factors) {
         size_t from = sb.len;
         LoweredStep s = cuda_case_step(&c[i]);
         s.factors = factors;
-        print_cuda_lib(&s, i, &sb, &lib[i]);
+        print_cuda_lib(&s, i, false, &sb, &lib[i]);
         if (strstr(sb.data + from, "MmaTile")) rounds[i] = factors;
         count += rounds[i] != AMPC_FACTORS_F32;
     }

@@ -96,7 +96,8 @@ static Behind behind_new(Arena *a) {
     }
     b.x = suite_new(text, 2 * TENSORS);
     StrBuf sb = suite_text(&b.x);
-    print_cuda_many_after(b.x.s[0].step.kernel, b.x.s[1].step.kernel, &sb);
+    print_cuda_many_after(b.x.s[0].step.kernel, b.x.s[1].step.kernel, false,
+                          &sb);
     b.t = twin_of_text(sb);
     return b;
 }

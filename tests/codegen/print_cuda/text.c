@@ -43,7 +43,7 @@ static Printed printed(const char *text) {
     Printed p = {.x = suite_lowered(&text, 1)};
     const Kernel *k = p.x.s[0].step.kernel;
     p.shape = cuda_shape(k);
-    (k->form == KF_FOLD ? print_cuda_many : print_cuda_kernel)(k, &p.sb);
+    (k->form == KF_FOLD ? print_cuda_many : print_cuda_kernel)(k, false, &p.sb);
     return p;
 }
 

@@ -40,7 +40,7 @@ static void maxpool_once(const LibPool *p, bool indices, bool lowest) {
     for (int64_t i = 0; i < b[0].count && lowest; i++)
         kernels_put(b[0].data, b[0].dtype, i, -(double)INFINITY);
     print_cuda_head(&sb);
-    print_cuda_lib(&s, 0, &sb, &lib);
+    print_cuda_lib(&s, 0, false, &sb, &lib);
     SimTwin *t = twin_of(sb.data);
     void *want = kernels_blank(&b[1]), *first = kernels_blank(&b[2]);
     void *data[] = {b[0].data, want, indices ? first : NULL};
@@ -112,7 +112,7 @@ TEST_CASE(cuda_kernels, argmax_of_integers) {
         c[i].p.argmax =
             (LibArgmax){9, 45, i % 2 ? 1 : 4, types[i / 2], AMPC_I64};
         LoweredStep s = cuda_case_step(&c[i]);
-        print_cuda_lib(&s, i, &sb, &lib[i]);
+        print_cuda_lib(&s, i, false, &sb, &lib[i]);
     }
     SimTwin *t = twin_of(sb.data);
     for (int i = 0; i < 12; i++) integer_case(t, i, &c[i], &lib[i]);
@@ -156,7 +156,7 @@ static SimTwin *fused_twin(const LoweredStep *s, CudaLib *lib) {
     StrBuf sb = {0};
     print_cuda_head(&sb);
     print_cuda_functor(s->epilogue, &sb);
-    print_cuda_lib(s, 0, &sb, lib);
+    print_cuda_lib(s, 0, false, &sb, lib);
     SimTwin *t = twin_of(sb.data);
     sb_free(&sb);
     return t;
