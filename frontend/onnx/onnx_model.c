@@ -120,13 +120,15 @@ static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
     vec_push(ox->scratch, &sc->actual, actual);
 }
 
+/* 0: not imported. ONNX Runtime's own domain, which has one version, needs no
+   import there, and many files lack it. */
 static int version_of(const Scope *sc, Str domain) {
     for (size_t i = 0; i < sc->nopset; i++)
         if (ox_domain(sc->opset[i]->domain) == domain) {
             int64_t v = sc->opset[i]->version;
             return v < 0 || v > INT32_MAX ? 0 : (int)v;
         }
-    return 0;
+    return domain == intern("com.microsoft");
 }
 
 /* The attribute to which a reference inside a function body refers: from the

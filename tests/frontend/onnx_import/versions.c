@@ -62,6 +62,17 @@ TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
     made_end(&m);
 }
 
+/* ONNX Runtime's own domain has one version, which files need not import. */
+TEST_CASE(onnx_versions, ops_of_onnx_runtime_without_import) {
+    Made m;
+    Onnx__NodeProto *n;
+    one_node(&m, 17, "2,3", "QuickGelu", "x", &n);
+    n->domain = made_text(&m, "com.microsoft");
+    REQUIRE(result_type(&m) != NULL);
+    CHECK_EQ_INT(result_type(&m)->dim[1], 3);
+    made_end(&m);
+}
+
 /* Slices of five elements, compared with Python's range(5)[start:end:step].
    Exception: a slice that begins before the first element and goes backwards
    contains that element (ONNX clamps such a start to 0, as ONNX Runtime
