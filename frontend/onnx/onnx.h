@@ -352,11 +352,14 @@ Status ox_torch_whole(Ox *ox, bool *done);
 /* Builds the node with its handler if a mask selects rows in it, or if it
    reads such rows. */
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
-/* Result i is `rows`, [n, ..], of which those count that `valid`, bool[n] with
-   the true ones first, says. */
-Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid);
-/* Refuses an output with such rows. */
-Status ox_check_picked(Ox *ox, Str output);
+/* Result i is `rows`, of which those along the axis count that `valid`, bool[n]
+   with the true ones first, says. */
+Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis);
+/* onnx_found.c: Unique where the operand is not known. */
+Status onnx_unique_of_data(Ox *ox);
+/* The value of an output; where it has such rows, those that count first,
+   zeros behind them, and their number, else NO_VALUE. */
+Status ox_put_rows(Ox *ox, Str output, ValueId *y, ValueId *n);
 /* onnx_taken.c: while a body is built that counts only where `taken` (bool[];
    NO_VALUE: everywhere), these names have values that are safe to read. */
 typedef struct OxShield {

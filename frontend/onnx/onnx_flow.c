@@ -274,7 +274,7 @@ static Status loop_stacks(Ox *ox, Turns *t, int first, int n, Stack *stack) {
         if (!ox_has_out(ox, first + i)) continue;
         TRY(stacked(ox, &stack[i], 0, false, &y));
         TRY(checked(ox, t, y, &y));
-        TRY(is_value(valid) ? ox_out_rows(ox, first + i, y, valid)
+        TRY(is_value(valid) ? ox_out_rows(ox, first + i, y, valid, 0)
                             : ox_out(ox, first + i, y));
     }
     return OK;

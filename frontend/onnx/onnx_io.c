@@ -408,17 +408,22 @@ static Status as_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId *y) {
 }
 
 Status ox_make_outputs(Ox *ox) {
+    VEC(Output) numbers = {0};
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->output[i];
         Str name = intern(v->name);
-        ValueId y = ox_name_of(ox, name)->value;
+        ValueId y = ox_name_of(ox, name)->value, n;
         if (!is_value(y))
             return ox_fail_model(ox, "output '%s' is a sequence",
                                  ox_quote(ox, name));
-        TRY(ox_check_picked(ox, name));
+        TRY(ox_put_rows(ox, name, &y, &n));
+        if (is_value(n))
+            vec_push(ox->a, &numbers, (Output){internf("%s.rows", name), n});
         check_declared(ox, v, y);
         TRY(as_declared(ox, v, &y));
         vec_push(ox->a, &ox->g->outputs, (Output){name, y});
     }
+    for (int i = 0; i < numbers.len; i++)
+        vec_push(ox->a, &ox->g->outputs, numbers.data[i]);
     return OK;
 }

@@ -120,6 +120,7 @@ Status onnx_unique(Ox *ox) {
     Slices s;
     int axis = 0;
     Attr attr;
+    if (!ox_data(ox, x)) return onnx_unique_of_data(ox);
     TRY(known_tensor(ox, 0, &s.x));
     Type t = ox_type(ox, x);
     int64_t all = type_count(&t);

@@ -11,8 +11,7 @@
    change, and no number of an unselected row reaches a result or a gradient.
    For each op a rule (`rules`) says which axis of the result has the rows,
    or how a reduction leaves them out. Ops without a rule are refused, and so
-   are outputs of such a size, and uses of the number of rows other than in a
-   shape or as a divisor. */
+   are uses of the number of rows other than in a shape or as a divisor. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -150,25 +149,25 @@ static Status compress(Ox *ox, Plan *p) {
     return ox_out(ox, 0, y);
 }
 
-Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid) {
+Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis) {
     int64_t start[MAX_RANK] = {0}, size[MAX_RANK], step[MAX_RANK];
     Type t = ox_type(ox, rows);
     ValueId first, counts, y;
     int pick;
     for (int k = 0; k < t.rank; k++) {
-        size[k] = k ? t.dim[k] : 1;
+        size[k] = k == axis ? 1 : t.dim[k];
         step[k] = 1;
     }
     TRY(find_pick(ox, valid, &pick));
     TRY(ox_slice(ox, rows, start, size, step, &first));
-    for (int k = 0; k < t.rank; k++) size[k] = k ? 1 : t.dim[0];
+    for (int k = 0; k < t.rank; k++) size[k] = k == axis ? t.dim[k] : 1;
     TRY(ox_reshape(ox, valid, t.rank, size, &counts));
     TRY(ox3(ox, OP_WHERE, counts, rows, first, &y));
     TRY(zero_if_none(ox, pick, y, &y));
     TRY(ox_out(ox, i, y));
     OxName *out = ox_name_of(ox, ox->node->out[i]);
     out->pick = pick;
-    out->pick_axis = 0;
+    out->pick_axis = axis;
     return OK;
 }
 
@@ -578,14 +577,4 @@ Status ox_make_picked(Ox *ox, OxBuild *run, bool *done) {
         y->pick_axis = p.axis;
     }
     return OK;
-}
-
-Status ox_check_picked(Ox *ox, Str output) {
-    if (!ox_name_of(ox, output)->pick) return OK;
-    return ox_fail_model(
-        ox,
-        "output '%s' has as many rows as a mask selects, which "
-        "depends on data: reduce it, or return all rows and "
-        "the mask",
-        ox_quote(ox, output));
 }

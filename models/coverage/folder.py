@@ -12,9 +12,12 @@ Every open dimension is 2.  Needs
     pip install onnx onnxruntime
 """
 import collections
+import contextlib
 import glob
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,11 +29,14 @@ import onnxruntime
 
 os.environ["AMPC_CACHE_DIR"] = "none"
 onnxruntime.set_default_logger_severity(4)
+SECONDS = 120  # for one file
 
 
 def session(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     try:
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception:  # not a file for ONNX Runtime either
         return None
 
@@ -57,6 +63,15 @@ def call(*command):
     return errors[0].split("error: ")[-1] if r.returncode else None
 
 
+def rows_that_count(got, name, like):
+    """The output in the other's shape; where data says how many rows it has, those."""
+    y, n = got[name], got.get(f"{name}.rows")
+    if n is not None:
+        y = y.reshape(y.shape[y.ndim - like.ndim:])
+        y = y[tuple(slice(n.item() if a != b else None) for a, b in zip(y.shape, like.shape))]
+    return y.reshape(like.shape) if y.size == like.size else None
+
+
 def differs(ampc, path, model, runtime, bind):
     """None: equal; else the outputs, or why they could not be compared."""
     rng, feeds = np.random.default_rng(0), {}
@@ -67,7 +82,7 @@ def differs(ampc, path, model, runtime, bind):
     want = dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, feeds)))
     with tempfile.TemporaryDirectory() as folder:
         so, out, args = f"{folder}/m.so", f"{folder}/out", []
-        bad = call(ampc, path, "-o", so, "--loss", "none", "--precision", "fp32", "--target", "cpu", *bind)
+        bad = call(ampc, path, "-o", so, "--loss", "none", "--precision", "fp32", "--target", "cpu:native", *bind)
         for k, (name, x) in enumerate(feeds.items()):
             np.save(f"{folder}/{k}.npy", x)
             args += ["--feed", f"{name}={folder}/{k}.npy"]
@@ -78,36 +93,70 @@ def differs(ampc, path, model, runtime, bind):
     wrong = []
     for name, y in want.items():
         most = np.nanmax(np.abs(y.astype(float)), initial=1)
-        if not np.allclose(got[name].reshape(y.shape).astype(float), y.astype(float),
-                           rtol=1e-4, atol=1e-5 * most, equal_nan=True):
+        ours = rows_that_count(got, name, y)
+        if ours is None or not np.allclose(ours.astype(float), y.astype(float),
+                                           rtol=1e-4, atol=1e-5 * most, equal_nan=True):
             wrong.append(name)
     return "differs: " + " ".join(wrong) if wrong else None
 
 
+def tried(ampc, path, run):
+    """[result, reason]: "left out", "refused", "taken", "equal" or "other"."""
+    runtime = session(path)
+    if not runtime:
+        return "left out", ""
+    model = onnx.load(path)
+    bind = inputs(model)[1]
+    why = call(ampc, "check", path, "--loss", "none", *bind)
+    if why:
+        return "refused", why
+    if not run:
+        return "taken", ""
+    try:
+        bad = differs(ampc, path, model, runtime, bind)
+    except Exception as e:  # ONNX Runtime does not run it with these inputs
+        bad = f"not run: {e}"
+    return ("other", bad) if bad else ("equal", "")
+
+
+def alone(ampc, path, run):
+    """The same in a process of its own: a file can end it, or take for ever."""
+    def child(pipe):
+        os.setsid()
+        pipe.send(tried(ampc, path, run))
+
+    mine, its = multiprocessing.Pipe()
+    p = multiprocessing.Process(target=child, args=(its,))
+    p.start()
+    its.close()
+    try:
+        return mine.recv() if mine.poll(SECONDS) else ("other", f"not run: more than {SECONDS} s")
+    except EOFError:
+        return "other", "not run: the process ended"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(p.pid, signal.SIGKILL)
+        p.join()
+
+
 def main():
-    ampc, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
-    loaded, refused, other, equal = 0, collections.defaultdict(list), [], 0
+    ampc, folder, run = os.path.abspath(sys.argv[1]), sys.argv[2], "--run" in sys.argv
+    count, repositories, refused = collections.Counter(), set(), collections.defaultdict(list)
     for path in sorted(glob.glob(f"{folder}/*/*.onnx")):
-        runtime = session(path)
-        if not runtime:
-            continue
-        model, loaded = onnx.load(path), loaded + 1
-        bind = inputs(model)[1]
-        why = call(ampc, "check", path, "--loss", "none", *bind)
-        if why:
+        result, why = alone(ampc, path, run)
+        count[result] += 1
+        if result != "left out":
+            repositories.add(os.path.dirname(path))
+        if result == "refused":
             refused[re.sub(r"'[^']*'|\d+", "#", why)[:80]].append((path, why))
-        elif "--run" in sys.argv:
-            try:
-                bad = differs(ampc, path, model, runtime, bind)
-            except Exception as e:  # ONNX Runtime does not run it with these inputs
-                bad = f"not run: {e}"
-            equal += bad is None
-            other += [(path, bad)] if bad else []
-    print(f"{loaded} files, {loaded - sum(map(len, refused.values()))} taken, {equal} equal")
+        if result == "other":
+            print(path, why[:150].replace("\n", " "), flush=True)
     for files in sorted(refused.values(), key=len, reverse=True):
         print(len(files), "refused:", files[0][0], files[0][1][:150])
-    for path, bad in other:
-        print(path, bad[:150])
+    loaded = count.total() - count["left out"]
+    print(f"{len(repositories)} repositories, {loaded} files, {loaded - count['refused']} taken,"
+          f" {count['equal']} equal")
 
 
-main()
+if __name__ == "__main__":
+    main()

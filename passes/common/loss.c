@@ -248,6 +248,17 @@ typedef struct Call {
     int axis; /* class axis; -1: the loss has none */
 } Call;
 
+/* Of some outputs only the first rows count, as many as another one says. */
+static Status check_rows(const Graph *g, PassCtx *cx, ValueId v) {
+    const Value *x = value_get(g, v);
+    const Node *n = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+    if (!n || n->fn != fn_std("counted_first")) return OK;
+    return no_loss(cx, g,
+                   internf("the number of rows of '%s' depends on data: reduce "
+                           "them in the model",
+                           x->name));
+}
+
 /* The named outputs, or all. */
 static Status loss_operands(const Graph *g, PassCtx *cx, Call *c) {
     int target = fn_loss_target(c->l->fn), all = model_outputs(g);
@@ -266,6 +277,7 @@ static Status loss_operands(const Graph *g, PassCtx *cx, Call *c) {
                              &c->in[i]));
         if (!dtype_is_float(value_dtype(g, c->in[i])))
             return no_loss(cx, g, "the loss needs a floating-point operand");
+        TRY(check_rows(g, cx, c->in[i]));
     }
     return OK;
 }

@@ -32,6 +32,11 @@ const EvalTensor *onnx_case_input(OnnxCase *c, Str name);
    expected output i, with the tolerance of the reference runner; integers
    must be exact, and NaN equals only NaN; NULL if there is none. */
 const char *onnx_case_differs(OnnxCase *c, int i, const EvalTensor *got);
+/* The output that counts the rows of output i; -1: none, they are all. */
+int onnx_case_rows(const OnnxCase *c, const Graph *g, int i);
+/* The first n rows of a result, if the expected output i has as many. */
+const EvalTensor *onnx_case_counted(OnnxCase *c, int i, const EvalTensor *got,
+                                    int64_t n);
 
 /* ---- the suites ---------------------------------------------------------- */
 

@@ -233,6 +233,7 @@ static void picked(const char *op, const char *in, const char *told) {
     made_node(&m, "Shape", "y", "s");
     if (op) made_node(&m, op, in, "z");
     made_output(&m, op ? "z" : "y");
+    m.opt.objectives.data[0].loss.kind = LOSS_NONE;
     bool taken = made_import(&m) != NULL;
     CHECK_MSG(taken == !told, "%s: %s", op ? op : "output", made_message(&m));
     if (told) CHECK_HAS(made_message(&m), told);
@@ -242,8 +243,8 @@ static void picked(const char *op, const char *in, const char *told) {
 TEST_CASE(onnx_picked, what_has_no_rule_is_refused) {
     picked("ReduceSum", "y", NULL);
     picked("ReduceLogSumExp", "y", NULL);
-    picked(NULL, "", "has as many rows as a mask selects");
-    picked("Tanh", "y", "has as many rows as a mask selects");
+    picked(NULL, "", NULL);
+    picked("Tanh", "y", NULL);
     picked("Det", "y", "has no rule for them");
     picked("Add", "y,x", "meets a tensor with all rows");
     picked("GatherND", "y,t", "gathers from them");
