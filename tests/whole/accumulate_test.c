@@ -332,6 +332,42 @@ TEST_CASE(accumulate, batch_statistics_refuse_part_of_a_batch) {
     compiled_close(&c);
 }
 
+/* A loss, and whether one sample's depends on others: then no part of a batch
+   can be left out. */
+static const struct Mixing {
+    const char *loss;
+    int parts;
+} mixing[] = {
+    {"mse_loss(y, r)", 1},
+    {"mse_loss(y, r * 2 - 1)", 1},
+    {"mse_loss(y, r - mean(r, axes=0))", 0},
+    {"mse_loss(y - mean(y, axes=0), r)", 0},
+    {"mse_loss(y, slice(r, starts=[3, 0], sizes=[4, 2], steps=[-1, 1]))", 0},
+    {"mse_loss(y, cumsum(r, axis=0))", 0},
+    {"mse_loss(y, cumsum(r, axis=1))", 1},
+    {"bce_with_logits_loss(y, sigmoid(r - mean(r)))", 0},
+    {"mse_loss(transpose(y, perm=[1, 0]), transpose(r, perm=[1, 0]))", 1},
+};
+
+TEST_CASE(accumulate, samples_that_mix_refuse_part_of_a_batch) {
+    for (size_t i = 0; i < sizeof mixing / sizeof *mixing; i++) {
+        char text[400];
+        ampc_module_info info = {.size = sizeof info};
+        snprintf(text, sizeof text,
+                 "model mix(x: f32[4,3], r: f32[4,2]) {\n"
+                 "  y = Linear(x, units=2, scope=\"fc\")\n"
+                 "  return loss = %s\n}\n",
+                 mixing[i].loss);
+        REQUIRE(test_write_file(test_tmp("mix.amp"), text, strlen(text)));
+        Compiled c = compile_file(test_tmp("mix.amp"),
+                                  "--precision fp32 --quick --loss auto" CPU);
+        c.api->describe(c.api->module, &info);
+        CHECK_MSG(info.parts == mixing[i].parts, "%s: parts %d", mixing[i].loss,
+                  info.parts);
+        compiled_close(&c);
+    }
+}
+
 /* ---- batches without objects --------------------------------------------- */
 
 /* sum / max(objects, 1) is the same with one object and with none: a detector
