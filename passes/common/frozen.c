@@ -111,8 +111,8 @@ static int quantize(Module *m, int var, int code) {
     v->init_text = NULL;
     v->draw = (Draw){0};
     v->fill = 0;
-    v->why = internf("%s; %s codes, a scale for each %d", v->why ? v->why : "",
-                     quantized_text[code], QUANTIZED_BLOCK);
+    v->why = internf("%s%s%s codes, a scale for each %d", v->why ? v->why : "",
+                     v->why ? "; " : "", quantized_text[code], QUANTIZED_BLOCK);
     for (int i = 0; i < m->graphs.len; i++) {
         ValueId x = graph_find_var(m->graphs.data[i], var);
         if (x.i) value_get(m->graphs.data[i], x)->type = type;
