@@ -196,6 +196,11 @@ TEST_CASE(augment, refuses_what_does_not_fit) {
     refused("x=normalize:1", "the form is normalize:MEAN/STD");
     refused("x=normalize:1/0", "the form is normalize:MEAN/STD");
     refused("x=normalize:1:2:3/1:1:1", "another number of channels");
+    char many[300] = "x=normalize:"; /* 64 channels, and one without a number */
+    for (int i = 0; i < 64; i++) strcat(many, "1:");
+    strcat(many, "/1");
+    for (int i = 1; i < 64; i++) strcat(many, ":1");
+    refused(many, "the form is normalize:MEAN/STD");
     refused("target=flip", "no rows and columns");
     refused("target=mixup:1", "no labels are mixed with it");
     refused("y=flip", "the module has no such input");

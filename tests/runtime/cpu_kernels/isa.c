@@ -27,14 +27,21 @@ static int dot_under(const char *isa) {
 
 TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     static const struct {
-        const char *name, *flags, *built, *vectors, *built_vectors;
+        const char *name, *flags, *built, *vectors, *built_vectors, *prefix;
+        int number;
     } rows[] = {
 #define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
-    {name, flags, ampc_v##number##_flags, vectors, ampc_v##number##_vectors},
+    {name,   flags, ampc_v##number##_flags, vectors, ampc_v##number##_vectors, \
+     prefix, number},
 #include "runtime/cpu/isa.def"
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char named[40]; /* by which the symbols above are found */
+        snprintf(named, sizeof named, "v%d_", rows[i].number);
+        CHECK_MSG(!rows[i].flags || !strcmp(rows[i].prefix, named),
+                  "%s: its prefix in isa.def is '%s', not '%s'", rows[i].name,
+                  rows[i].prefix, named);
         const char *built = rows[i].built ? rows[i].built : "nothing";
         const char *flags = rows[i].flags ? rows[i].flags : "nothing";
         CHECK_MSG(!strcmp(built, flags), "%s: isa.def has %s, runtime/BUILD %s",
