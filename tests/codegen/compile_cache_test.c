@@ -222,6 +222,7 @@ TEST_CASE(compile_cache, a_second_compilation_only_links) {
     CHECK_EQ_INT(compiled("", "--precision fp32"), all);
     CHECK_EQ_INT(compiled("", "--target cpu:x86-64-v3"), all - 1);
     CHECK_EQ_INT(compiled("CPATH=/nowhere", ""), all);
+    CHECK_EQ_INT(compiled("C_INCLUDE_PATH=/nowhere", ""), all);
     REQUIRE(chmod(test_tmp("kept/objects"), 0777) == 0);
     CHECK_EQ_INT(compiled("", ""), all);
     REQUIRE(chmod(test_tmp("kept/objects"), 0700) == 0);
