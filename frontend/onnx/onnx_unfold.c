@@ -459,7 +459,8 @@ Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
                    const uint8_t **bytes, size_t *n) {
     WireError e;
     TRY(unfold_linear(a, bytes, n));
-    if (!wire_holds(*bytes, *n, SIGNATURE)) return OK;
+    bool recorded = wire_holds(*bytes, *n, SIGNATURE);
+    if (!recorded && !wire_holds(*bytes, *n, TIED_NAME)) return OK;
     Onnx__ModelProto *m = (Onnx__ModelProto *)wire_unpack(
         a, &onnx__model_proto__descriptor, *bytes, *n, &e);
     if (!m || !m->graph) return OK; /* the importer reports the defect */
@@ -472,9 +473,13 @@ Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
              .model = m,
              .graph = m->graph};
     Unfold u = {.ox = &ox, .a = a, .g = m->graph};
-    u.rewritten = ox_rewritten_by(&ox) != NULL;
-    read_model(&u);
-    TRY(restore_all(&u));
+    if (recorded) {
+        u.rewritten = ox_rewritten_by(&ox) != NULL;
+        read_model(&u);
+        TRY(restore_all(&u));
+    } else {
+        TRY(unfold_ties(&u));
+    }
     if (!u.changes) return OK;
     unfold_write(&u);
     *n = onnx__model_proto__get_packed_size(m);

@@ -65,6 +65,11 @@ typedef struct Unfold {
     int changes;
 } Unfold;
 
+/* Names that TorchScript's exporter gives matrices that it transposed. */
+#define TIED_NAME "onnx::MatMul_"
+/* Gives back ties with a table of embeddings, in files without a record
+   (onnx_unfold_tie.c). */
+Status unfold_ties(Unfold *u);
 /* Linear models of ai.onnx.ml become Gemm (onnx_unfold_linear.c). */
 Status unfold_linear(Arena *a, const uint8_t **bytes, size_t *n);
 /* The op that a line of PyTorch's graph calls, as "aten.linear.default](..";
