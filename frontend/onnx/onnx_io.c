@@ -147,6 +147,8 @@ Str ox_training_recipe(Ox *ox) {
                   names.data, shapes.data);
     sb_puts(&sb, ")");
     if (n && n <= MOST) sb_puts(&sb, " with d = torch.export.Dim('batch')");
+    sb_puts(&sb, ", or ampc.torch.export(model.train(), args, 'train.onnx') of "
+                 "the Python package");
     Str recipe = intern(sb.data);
     sb_free(&sb);
     sb_free(&names);
