@@ -87,6 +87,129 @@ Status onnx_ml_vectorizer(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* Columns by number; a vector is one row. */
+Status onnx_ml_features(Ox *ox) {
+    ValueId x = ox_in(ox, 0), at = ox_in(ox, 1), y;
+    Type t = ox_type(ox, x), i = ox_type(ox, at);
+    int64_t n = type_count(&i);
+    if (!t.rank || !dtype_is_int(i.dtype))
+        return ox_fail(ox, "needs features, and their numbers as integers");
+    TRY(ox_reshape(ox, at, 1, &n, &at));
+    Attr axis = attr_i(AK_axis, t.rank - 1);
+    TRY(ox_op(ox, OP_GATHER, (ValueId[]){x, at}, 2, &axis, 1, &y));
+    if (t.rank == 1) TRY(ox_reshape(ox, y, 2, (int64_t[]){1, n}, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* The list of an encoder's numbers, as a constant vector. */
+static Status encoder_list(Ox *ox, const char *which, ValueId *out,
+                           int64_t *n) {
+    const Onnx__AttributeProto *f = ox_attr(ox, internf("%s_floats", which));
+    const int64_t *v;
+    *n = ox_ints(ox, internf("%s_int64s", which), &v);
+    if (*n > 0) return ml_const(ox, DT_I64, v, 1, n, out);
+    *n = f ? (int64_t)f->n_floats : 0;
+    if (*n > 0) return ml_const(ox, DT_F32, f->floats, 1, n, out);
+    return ox_fail(
+        ox,
+        "%s_int64s and %s_floats are empty: only numbers are encoded "
+        "as numbers; encode texts before the model",
+        which, which);
+}
+
+Status onnx_ml_encoder(Ox *ox) {
+    ValueId x = ox_in(ox, 0), keys, values, same, at, y;
+    int64_t nkey, nvalue;
+    TRY(encoder_list(ox, "keys", &keys, &nkey));
+    TRY(encoder_list(ox, "values", &values, &nvalue));
+    Type t = ox_type(ox, x);
+    DType to = ox_type(ox, values).dtype;
+    if (nkey != nvalue)
+        return ox_fail(ox, "%" PRId64 " keys and %" PRId64 " values", nkey,
+                       nvalue);
+    if (t.rank >= MAX_RANK) return ox_fail(ox, "an operand of rank %d", t.rank);
+    double other = to == DT_I64 ? (double)ox_int(ox, "default_int64", -1)
+                                : ox_float(ox, "default_float", -0.0);
+    TRY(ox_cast(ox, x, ox_type(ox, keys).dtype, false, &x));
+    t.dim[t.rank] = 1;
+    TRY(ox_reshape(ox, x, t.rank + 1, t.dim, &x));
+    TRY(ox2(ox, OP_EQUAL, x, keys, &same));
+    TRY(ox_cast(ox, same, DT_I32, false, &same));
+    Attr first[] = {attr_i(AK_axis, t.rank), attr_named_i("keepdims", 0)};
+    TRY(ox_op(ox, OP_ARGMAX, &same, 1, first, 2, &at));
+    Attr axis = attr_i(AK_axis, 0);
+    TRY(ox_op(ox, OP_GATHER, (ValueId[]){values, at}, 2, &axis, 1, &y));
+    int64_t last = t.rank;
+    TRY(ox_reduce(ox, OP_REDUCE_MAX, same, &last, 1, false, &same));
+    TRY(ox_cast(ox, same, DT_BOOL, false, &same));
+    TRY(ox3(ox, OP_WHERE, same, y, ox_scalar(ox, to, other), &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Scores as post_transform says. */
+static Status transformed(Ox *ox, ValueId *y) {
+    Str how = ox_str(ox, "post_transform", "NONE");
+    if (!strcmp(how, "LOGISTIC")) return ox1(ox, OP_SIGMOID, *y, y);
+    if (!strcmp(how, "SOFTMAX"))
+        return ox_call(ox, "softmax", y, 1, NULL, 0, 1, y);
+    return !strcmp(how, "NONE")
+               ? OK
+               : ox_fail(ox, "post_transform %s is not supported",
+                         ox_quote(ox, how));
+}
+
+/* ---- support vectors ----------------------------------------------------- */
+
+/* Attribute `name` as an f32 constant of that shape. */
+static Status svm_matrix(Ox *ox, const char *name, int64_t rows, int64_t cols,
+                         ValueId *out) {
+    const Onnx__AttributeProto *p = ox_attr(ox, name);
+    if (!p || rows < 1 || cols < 1 || (int64_t)p->n_floats % rows ||
+        (int64_t)p->n_floats / rows != cols)
+        return ox_fail(ox,
+                       "%s has %zu elements, needs %" PRId64 " of %" PRId64
+                       " features",
+                       name, p ? p->n_floats : 0, rows, cols);
+    return ml_const(ox, DT_F32, p->floats, 2, (int64_t[]){rows, cols}, out);
+}
+
+/* Without vectors the coefficients are those of the features. */
+Status onnx_ml_svm(Ox *ox) {
+    const Onnx__AttributeProto *p = ox_attr(ox, "kernel_params"),
+                               *rho = ox_attr(ox, "rho");
+    ValueId in[3], y;
+    TRY(features(ox, &in[0]));
+    Type t = ox_type(ox, in[0]);
+    int64_t n = ox_int(ox, "n_supports", 0), wide = t.dim[1];
+    if (t.rank != 2) return ox_fail(ox, "an operand of rank %d", t.rank);
+    if (!rho || rho->n_floats != 1) return ox_fail(ox, "rho is not one number");
+    if (p && p->n_floats && p->n_floats != 3)
+        return ox_fail(ox, "kernel_params has %zu elements, needs 3",
+                       p->n_floats);
+    if (n > 0) TRY(svm_matrix(ox, "support_vectors", n, wide, &in[1]));
+    TRY(svm_matrix(ox, "coefficients", n > 0 ? n : wide, 1, &in[2]));
+    if (n > 0) {
+        const float none[3] = {0},
+                    *number = p && p->n_floats ? p->floats : none;
+        Attr attr[] = {attr_s(attr_key("kernel", ATTR_STR),
+                              ox_str(ox, "kernel_type", "LINEAR")),
+                       attr_named_f("gamma", number[0]),
+                       attr_named_f("coef0", number[1]),
+                       attr_named_f("degree", number[2])};
+        TRY(ox_call(ox, "ml_kernel", in, 2, attr, 4, 1, &in[0]));
+    }
+    TRY(ox2(ox, OP_MATMUL, in[0], in[2], &y));
+    TRY(ox2k(ox, OP_ADD, y, (double)rho->floats[0], &y));
+    if (ox_int(ox, "one_class", 0)) {
+        ValueId inside;
+        TRY(ox2k(ox, OP_GREATER, y, 0, &inside));
+        TRY(ox3(ox, OP_WHERE, inside, ox_scalar(ox, DT_F32, 1),
+                ox_scalar(ox, DT_F32, -1), &y));
+    }
+    TRY(transformed(ox, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* ---- trees --------------------------------------------------------------- */
 
 enum { MAX_TREE_ELEMENTS = 1 << 25 }; /* of the largest table */
@@ -306,18 +429,6 @@ static Status tree_sums(Ox *ox, Trees *t, const char *kind, ValueId *y) {
     if (!base || !base->n_floats) return OK;
     TRY(for_features(ox, "base_values", t->targets, &in[0]));
     return ox2(ox, OP_ADD, *y, in[0], y);
-}
-
-/* Scores as post_transform says. */
-static Status transformed(Ox *ox, ValueId *y) {
-    Str how = ox_str(ox, "post_transform", "NONE");
-    if (!strcmp(how, "LOGISTIC")) return ox1(ox, OP_SIGMOID, *y, y);
-    if (!strcmp(how, "SOFTMAX"))
-        return ox_call(ox, "softmax", y, 1, NULL, 0, 1, y);
-    return !strcmp(how, "NONE")
-               ? OK
-               : ox_fail(ox, "post_transform %s is not supported",
-                         ox_quote(ox, how));
 }
 
 /* One score of two classes becomes both: the scores of a forest, whose weights

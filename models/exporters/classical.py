@@ -22,8 +22,10 @@ from skl2onnx import to_onnx
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.feature_selection import SelectKBest, f_regression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Binarizer, MinMaxScaler, Normalizer, StandardScaler
+from sklearn.preprocessing import Binarizer, MinMaxScaler, Normalizer, OrdinalEncoder, StandardScaler
+from sklearn.svm import SVR, OneClassSVM
 from sklearn.tree import DecisionTreeClassifier
 from exporters import beside, put
 from case import RATE, STEPS, Case
@@ -31,6 +33,7 @@ from case import RATE, STEPS, Case
 rng = np.random.RandomState(0)
 X = rng.randn(40, 5).astype("f4")
 HOLES = X.copy(); HOLES[::7, 1] = np.nan
+CODES = np.random.RandomState(1).randint(3, 9, (40, 2)).astype("i8")
 Y = (X @ rng.randn(5) > 0).astype(int) + (X[:, 0] > 1)
 T = (X @ rng.randn(5, 2)).astype("f4")
 FORWARD = {  # alone: no gradient, or no parameter
@@ -42,6 +45,12 @@ FORWARD = {  # alone: no gradient, or no parameter
     "tree-two": (DecisionTreeClassifier(max_depth=3, random_state=0), X, (Y > 0).astype(int) * 3),
     "imputed": (make_pipeline(SimpleImputer(), MinMaxScaler(), Binarizer(threshold=.4), LinearRegression()), HOLES, T),
     "normalised": (make_pipeline(StandardScaler(), Normalizer("l1"), LogisticRegression()), X, Y),
+    "vectors": (make_pipeline(StandardScaler(), SVR()), X, T[:, 0]),
+    "vectors-cubed": (SVR(kernel="poly", coef0=1.5), X, T[:, 0]),
+    "vectors-sigmoid": (SVR(kernel="sigmoid", gamma=.05), X, T[:, 0]),
+    "one-class": (OneClassSVM(nu=.3), X, None),
+    "chosen": (make_pipeline(SelectKBest(f_regression, k=3), SVR(kernel="linear")), X, T[:, 0]),
+    "encoded": (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), CODES, None),
     "normalised-max": (make_pipeline(Normalizer("max"), LogisticRegression()), np.abs(X), Y > 0),
 }
 TRAINED = {
