@@ -317,6 +317,14 @@ def index_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
     return op(x, dim, at, src, reduce, include_self=include_self)
 
 
+def rrelu(x: Any, lower: float = 1 / 8, upper: float = 1 / 3,
+          training: bool = False, generator: Any = None) -> Any:
+    """ONNX has no such op; random slopes are those of a RandomUniformLike."""
+    slope = torch.rand_like(x) * (upper - lower) + lower if training \
+        else (lower + upper) / 2
+    return torch.where(x > 0, x, x * slope)
+
+
 def table() -> dict[Any, Any]:
     """{operator of torch: its formula}"""
     aten = torch.ops.aten
@@ -339,6 +347,9 @@ def table() -> dict[Any, Any]:
         aten.t.default: _copied(1), aten.t_copy.default: _copied(1),
         aten.transpose.int: _copied(0), aten.transpose_copy.int: _copied(0),
         aten.diff.default: diff, aten.repeat.default: repeat,
+        aten.rrelu.default: rrelu,
+        aten.rrelu_with_noise.default:
+            lambda x, noise, *a, **k: rrelu(x, *a, **k),
         aten.clamp.Tensor: clamp, aten.clamp_min.Tensor: clamp_min,
         aten.clamp_max.Tensor: clamp_max,
         aten.frexp.Tensor: frexp,
@@ -359,5 +370,8 @@ def table() -> dict[Any, Any]:
         aten.divide.Tensor: divide, aten.mode.default: mode,
         aten.put.default: put,
         aten.native_layer_norm.default: native_layer_norm})
+    if hasattr(aten, "rrelu_with_noise_functional"):
+        found[aten.rrelu_with_noise_functional.default] = \
+            lambda x, noise, *a, **k: (rrelu(x, *a, **k), noise)
     found.update(images.table())
     return found
