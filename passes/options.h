@@ -216,6 +216,12 @@ typedef struct TripBound {
     int64_t most;
 } TripBound;
 
+/* --set INPUT=NUMBER */
+typedef struct InputValue {
+    Str name;
+    double value;
+} InputValue;
+
 typedef struct Options {
     Arena *arena;
     Precision precision;
@@ -286,7 +292,8 @@ typedef struct Options {
                                   None: -1 by mode, 0 the number, 1 None */
     VEC(Str) batchnorm_frozen; /* globs; "*" when frozen without a glob */
     bool dropout;
-    VEC(TripBound) max_trips; /* if several match a loop, the last counts */
+    VEC(TripBound) max_trips;   /* if several match a loop, the last counts */
+    VEC(InputValue) set_inputs; /* if several name an input, the last counts */
     bool accept_folded;
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;

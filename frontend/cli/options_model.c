@@ -172,6 +172,17 @@ Status set_max_trips(Options *o, Spec *s) {
     return OK;
 }
 
+Status set_input(Options *o, Spec *s) {
+    InputValue x = {0};
+    char *is = strrchr(s->text, '=');
+    if (!is || is == s->text)
+        return spec_error(s, "'%s' is not INPUT=NUMBER", s->text);
+    x.name = intern_n(s->text, (size_t)(is - s->text));
+    TRY(spec_number(s, "", is + 1, &x.value));
+    vec_push(o->arena, &o->set_inputs, x);
+    return OK;
+}
+
 Status set_batchnorm(Options *o, Spec *s) {
     enum { POPULATION, UNBIASED, MOMENTUM, CUMULATIVE, PLAIN };
     static const char *const words[] = {

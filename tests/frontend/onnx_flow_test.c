@@ -98,6 +98,46 @@ TEST_CASE(onnx_flow, branches_of_two_types_are_refused) {
     made_end(&m), made_end(&then), made_end(&otherwise);
 }
 
+static void set(Made *m, const char *name, double value) {
+    vec_push(m->a, &m->opt.set_inputs, (InputValue){intern(name), value});
+}
+
+/* One branch is built, so that the other may have another type. */
+TEST_CASE(onnx_flow, an_input_with_a_number) {
+    static const double x[WIDTH] = {-4, 0.25, 9};
+    for (int n = 0; n < 2; n++) {
+        Made m, then, otherwise;
+        Arena *a = arena_new();
+        const Graph *g;
+        branches(&m, &then, &otherwise, "Neg", "ReduceSum");
+        set(&m, "n", 1 - n);
+        set(&m, "n", n); /* counts */
+        Evaluator *e = evaluated(&m, x, 0, a, &g);
+        const double *y = eval_get(e, g->outputs.data[0].value)->f;
+        CHECK_EQ_INT(g->inputs.len, 1);
+        CHECK(y[0] == (n ? 4 : 5.25));
+        arena_free(a);
+        made_end(&m), made_end(&then), made_end(&otherwise);
+    }
+}
+
+TEST_CASE(onnx_flow, numbers_that_no_input_has) {
+    static const struct {
+        const char *name;
+        double value;
+        const char *why;
+    } rows[] = {{"m", 1, "--set m: the model has no such input"},
+                {"n", 0.5, "--set n=0.5: the input is i64"},
+                {"n", 1e300, "--set n=1e+300: the input is i64"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m, then, otherwise;
+        branches(&m, &then, &otherwise, "Neg", "Neg");
+        set(&m, rows[i].name, rows[i].value);
+        refused(&m, rows[i].why);
+        made_end(&m), made_end(&then), made_end(&otherwise);
+    }
+}
+
 /* ---- Loop ---------------------------------------------------------------- */
 
 /* h = x / 2 again and again, n times, or while max(h) > 1 where `asks`; a row
