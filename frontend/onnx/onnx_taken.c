@@ -97,6 +97,16 @@ Status ox_condition(Ox *ox, ValueId v, ValueId *y) {
     return ox_cast(ox, *y, DT_BOOL, false, y);
 }
 
+/* Of two results of one element each, as bool[] and bool[1], that with fewer
+   axes gets those of the other: both broadcast alike. */
+static Status as_many_axes(Ox *ox, ValueId *p, ValueId *q) {
+    Type x = ox_type(ox, *p), z = ox_type(ox, *q);
+    if (type_count(&x) != 1 || type_count(&z) != 1 || x.rank == z.rank)
+        return OK;
+    return x.rank < z.rank ? ox_reshape(ox, *p, z.rank, z.dim, p)
+                           : ox_reshape(ox, *q, x.rank, x.dim, q);
+}
+
 Status ox_select(Ox *ox, ValueId taken, Str then, Str otherwise, ValueId *y) {
     const OxName *a = ox_name_of(ox, then), *b = ox_name_of(ox, otherwise);
     if (!is_value(a->value) || !is_value(b->value))
@@ -104,13 +114,15 @@ Status ox_select(Ox *ox, ValueId taken, Str then, Str otherwise, ValueId *y) {
     if (a->pick || b->pick)
         return ox_fail(ox, "it depends on data, and so does the number of rows "
                            "of a result: reduce them first");
-    Type x = ox_type(ox, a->value), z = ox_type(ox, b->value);
+    ValueId p = a->value, q = b->value;
+    TRY(as_many_axes(ox, &p, &q));
+    Type x = ox_type(ox, p), z = ox_type(ox, q);
     if (!shape_equal(&x, &z) || x.dtype != z.dtype)
         return ox_fail(ox,
                        "it depends on data, and a result is %s or %s: both "
                        "must have one type",
                        ox_type_text(ox, a->value), ox_type_text(ox, b->value));
-    *y = a->value;
-    if (same_value(a->value, b->value)) return OK;
-    return ox3(ox, OP_WHERE, taken, a->value, b->value, y);
+    *y = p;
+    if (same_value(p, q)) return OK;
+    return ox3(ox, OP_WHERE, taken, p, q, y);
 }

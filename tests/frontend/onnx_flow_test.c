@@ -98,6 +98,25 @@ TEST_CASE(onnx_flow, branches_of_two_types_are_refused) {
     made_end(&m), made_end(&then), made_end(&otherwise);
 }
 
+/* PaddlePaddle writes conditions as bool[] and as bool[1]. */
+TEST_CASE(onnx_flow, numbers_of_two_ranks) {
+    static const double x[WIDTH] = {-4, 0.25, 9};
+    for (int n = 0; n < 2; n++) {
+        Made m, then, otherwise;
+        Arena *a = arena_new();
+        const Graph *g;
+        branches(&m, &then, &otherwise, n ? "ReduceMin" : "ReduceMax",
+                 n ? "ReduceMax" : "ReduceMin");
+        made_int(&then, then.graph.node[0], "keepdims", 0);
+        Evaluator *e = evaluated(&m, x, n, a, &g);
+        ValueId y = g->outputs.data[0].value;
+        CHECK_EQ_INT(value_type(g, y)->rank, 1);
+        CHECK(eval_get(e, y)->f[0] == -4);
+        arena_free(a);
+        made_end(&m), made_end(&then), made_end(&otherwise);
+    }
+}
+
 static void set(Made *m, const char *name, double value) {
     vec_push(m->a, &m->opt.set_inputs, (InputValue){intern(name), value});
 }
