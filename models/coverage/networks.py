@@ -99,6 +99,34 @@ class Recurrent(nn.Module):
         return self.fc(self.r(x)[0][:, -1])
 
 
+class Neighbours(nn.Module):
+    """Message passing over a list of edges, as of PyTorch Geometric: means over
+    neighbours, then attention over edges."""
+
+    def __init__(self, inputs=8, width=16):
+        super().__init__()
+        self.near, self.own = nn.Linear(inputs, width), nn.Linear(inputs, width)
+        self.value = nn.Linear(width, width)
+        self.score = nn.Linear(2 * width, 1)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x, edges, target):
+        source, to = edges[0], edges[1]
+        zeros = x.new_zeros(x.shape[0], 1)
+        count = zeros.index_add(0, to, x.new_ones(to.shape[0], 1)).clamp(min=1)
+        near = torch.zeros_like(x).index_add(0, to, x[source]) / count
+        h = F.relu(self.near(near) + self.own(x))
+        v = self.value(h)
+        score = F.leaky_relu(self.score(torch.cat([v[source], v[to]], 1)), .2)
+        most = zeros.expand(-1, 1).scatter_reduce(
+            0, to[:, None], score.detach(), "amax", include_self=False)
+        weight = torch.exp(score - most[to])
+        total = zeros.index_add(0, to, weight)
+        out = torch.zeros_like(v).index_add(0, to, v[source] * weight)
+        return F.cross_entropy(self.head(h + out / total.clamp(min=1e-9)),
+                               target)
+
+
 class UNet(nn.Module):
     def __init__(self, mode, **how):
         super().__init__()
@@ -927,6 +955,9 @@ def own():
     yield "gcn", Graph, lambda: [
         torch.randn(2, 9, 8), (torch.rand(2, 9, 9) > .6).float(),
         torch.randint(0, CLASSES, (2, 9))]
+    yield "neighbours", Neighbours, lambda: [
+        torch.randn(9, 8), torch.randint(0, 9, (2, 20)),
+        torch.randint(0, CLASSES, (9,))]
     yield "espcn", PixelShuffle, lambda: [torch.randn(2, 3, 8, 8),
                                           torch.randn(2, 3, 16, 16)]
     yield "selective_scan", lambda: Loss(SelectiveScan()), tokens(8)

@@ -13,7 +13,8 @@ else would be comparable; the others train freely.  --slow adds those that take
 minutes.  Networks of its own: networks.py.  Needs (as of which the table was made)
 
     pip install torch==2.11.0 torchvision==0.26.0 timm==1.0.31 \\
-        transformers==5.23.0 onnx==1.23.2 onnxscript==0.7.2 safetensors==0.8.0
+        transformers==5.23.0 diffusers==0.42.1 onnx==1.23.2 onnxscript==0.7.2 \\
+        safetensors==0.8.0
 """
 import argparse
 import copy
@@ -576,6 +577,30 @@ def hugging_models():
     yield "hf_patchtst", patch, lambda: [torch.randn(2, 16, 3)]
 
 
+def diffusers_models():
+    def autoencoder():
+        import diffusers
+        return Features(diffusers.AutoencoderKL(
+            down_block_types=["DownEncoderBlock2D"] * 2,
+            up_block_types=["UpDecoderBlock2D"] * 2, block_out_channels=[8, 16],
+            layers_per_block=1, norm_num_groups=4, latent_channels=4,
+            sample_size=16), lambda m, x: m(x, return_dict=False)[0])
+    yield "diffusers_vae", autoencoder, pictures(16)
+
+    def unet():
+        import diffusers
+        return Features(diffusers.UNet2DConditionModel(
+            sample_size=8, in_channels=4, out_channels=4, layers_per_block=1,
+            block_out_channels=[8, 16], norm_num_groups=4,
+            down_block_types=["CrossAttnDownBlock2D", "DownBlock2D"],
+            up_block_types=["UpBlock2D", "CrossAttnUpBlock2D"],
+            cross_attention_dim=16, attention_head_dim=4),
+            lambda m, x, t, c: m(x, t, c, return_dict=False)[0])
+    yield "diffusers_unet", unet, lambda: [
+        torch.randn(2, 4, 8, 8), torch.randint(0, 1000, (2,)),
+        torch.randn(2, 5, 16)]
+
+
 SLOW = ("timm_nasnet", "timm_inception_resnet", "timm_inception_v4",
         "timm_levit", "timm_hrnet", "timm_xception")
 
@@ -585,6 +610,7 @@ def zoo():
     yield from torchvision_models()
     yield from timm_models()
     yield from hugging_models()
+    yield from diffusers_models()
 
 
 # ---- one model
@@ -592,7 +618,12 @@ def zoo():
 
 def export(model, data, path, exporter):
     """dynamo does not optimise; default does, as PyTorch's exporter by default,
-    and dynamic leaves the batch open."""
+    and dynamic leaves the batch open; ampc is ampc.torch.export, with any batch
+    where the model allows it."""
+    if exporter == "ampc":
+        import ampc.torch
+        ampc.torch.export(model, tuple(data), path, input_names=names_of(data))
+        return
     how = dict(dynamo=True, optimize=exporter != "dynamo", verbose=False,
                external_data=False)
     if exporter == "dynamic":
@@ -668,6 +699,13 @@ def frozen(model, path):
     graph = onnx.load(path, load_external_data=False).graph
     return [w for i in graph.initializer if i.name in held
             for w in ("--freeze", i.name)]
+
+
+def any_batch(path):
+    import onnx
+    graph = onnx.load(path, load_external_data=False).graph
+    return any(d.dim_param == "batch" for i in graph.input
+               for d in i.type.tensor_type.shape.dim)
 
 
 def ampc_run(ampc, path, data, precision, states, options):
@@ -748,7 +786,7 @@ def one(ampc, name, folder, bf16, check, exporters):
             continue
         try:
             options = frozen(model, path)
-            if exporter == "dynamic":
+            if exporter in ("dynamic", "ampc") and any_batch(path):
                 options += ["--dim", f"batch={len(batch[0])}"]
             got, ours, seconds, size = ampc_run(ampc, path, batch, "fp32",
                                                 states, options)
@@ -939,7 +977,8 @@ def main():
     p.add_argument("--exporters", default=",".join(EXPORTERS),
                    type=lambda text: text.split(","), metavar="NAMES",
                    help="some of dynamo (which does not optimise), torchscript,\n"
-                   "default (dynamo, optimised) and dynamic (so with any batch)")
+                   "default (dynamo, optimised), dynamic (so with any batch)\n"
+                   "and ampc (ampc.torch.export, on PYTHONPATH)")
     p.add_argument("--check", action="store_true",
                    help="only list what `ampc check` refuses")
     p.add_argument("--timeout", type=float, default=900, metavar="SECONDS")
