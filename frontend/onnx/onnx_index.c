@@ -385,6 +385,18 @@ static Status crop(Ox *ox, ValueId *x, int64_t *pads) {
     return ox_slice(ox, *x, starts, sizes, steps, x);
 }
 
+/* y, where x was padded, with a value of data where it was not. */
+static Status fill_pads(Ox *ox, ValueId x, ValueId fill, const Attr *attr,
+                        int nattr, ValueId *y) {
+    ValueId inside = ox_scalar(ox, DT_F32, 1), zero = ox_scalar(ox, DT_F32, 0);
+    Type t = ox_type(ox, x);
+    TRY(ox_expand(ox, inside, t.rank, t.dim, &inside));
+    TRY(ox_op(ox, OP_PAD, &inside, 1, attr, nattr, &inside));
+    TRY(ox2(ox, OP_GREATER, inside, zero, &inside));
+    TRY(ox_reshape(ox, fill, 0, NULL, &fill));
+    return ox3(ox, OP_WHERE, inside, *y, fill, y);
+}
+
 Status onnx_pad(Ox *ox) {
     ValueId x = ox_in(ox, 0), fill = ox_in(ox, 2), y;
     int rank = ox_type(ox, x).rank;
@@ -393,8 +405,9 @@ Status onnx_pad(Ox *ox) {
     Str mode = ox_str(ox, "mode", "constant");
     bool negative = false;
     TRY(read_pads(ox, rank, pads));
-    if (is_value(fill) && !ox_const_scalar(ox, fill, &value))
-        return ox_fail(ox, "the pad value is not known at compile time");
+    bool of_data = is_value(fill) && !ox_const_scalar(ox, fill, &value);
+    if (of_data && type_count(value_type(ox->g, fill)) != 1)
+        return ox_fail(ox, "the pad value is %s", ox_type_text(ox, fill));
     for (int i = 0; i < 2 * rank; i++) negative |= pads[i] < 0;
     if (negative && strcmp(mode, "constant"))
         return ox_fail(ox, "negative pads with mode %s are not supported",
@@ -403,6 +416,8 @@ Status onnx_pad(Ox *ox) {
     Attr attr[] = {attr_v(AK_pads, pads, 2 * rank), attr_s(AK_mode, mode),
                    attr_f(AK_value, value)};
     TRY(ox_op(ox, OP_PAD, &x, 1, attr, 3, &y));
+    if (of_data && !strcmp(mode, "constant"))
+        TRY(fill_pads(ox, x, fill, attr, 3, &y));
     return ox_out(ox, 0, y);
 }
 

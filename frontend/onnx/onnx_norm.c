@@ -246,12 +246,19 @@ static Status run_average(Ox *ox, int operand, ValueId batch, ValueId *out) {
     return OK;
 }
 
+/* Result 0 in the shape of the operand. */
+static Status normalised(Ox *ox, ValueId y) {
+    Type t = ox_type(ox, ox_in(ox, 0));
+    TRY(ox_reshape(ox, y, t.rank, t.dim, &y));
+    return ox_out(ox, 0, y);
+}
+
 static Status train_batch_norm(Ox *ox, const ValueId *in, const Attr *attr,
                                int nattr) {
     ValueId out[3], mean, var;
     TRY(ox_call(ox, "batch_norm", in, 5, attr, nattr, 3, out));
     var = out[2];
-    TRY(ox_out(ox, 0, out[0]));
+    TRY(normalised(ox, out[0]));
     TRY(unbiased(ox, in[0], &var));
     TRY(run_average(ox, 3, out[1], &mean));
     TRY(run_average(ox, 4, var, &var));
@@ -264,6 +271,9 @@ static Status train_batch_norm(Ox *ox, const ValueId *in, const Attr *attr,
 Status onnx_batch_norm(Ox *ox) {
     ValueId in[5], y;
     for (int i = 0; i < 5; i++) in[i] = ox_in(ox, i);
+    Type t = ox_type(ox, in[0]);
+    if (t.rank == 1) /* one channel, says the standard */
+        TRY(ox_reshape(ox, in[0], 2, (int64_t[]){t.dim[0], 1}, &in[0]));
     if (ox->node->version < 9 && ox_int(ox, "spatial", 1) == 0)
         return ox_fail(ox, "spatial=0 is not supported");
     bool training = in_training(ox, ox->node);
@@ -278,27 +288,34 @@ Status onnx_batch_norm(Ox *ox) {
         if (ox_has_out(ox, i))
             return ox_fail(ox, "result %d exists in training only", i);
     TRY(ox_call(ox, "batch_norm", in, 5, attr, n, 1, &y));
-    return ox_out(ox, 0, y);
+    return normalised(ox, y);
 }
 
-/* If the scale has more axes than are normalised, such as the scale of ones
-   that PyTorch's exporter writes for rms_norm without weight, it is
-   multiplied afterwards. */
-Status onnx_rms_norm(Ox *ox) {
-    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
+/* If scale or bias have more axes than are normalised, such as the scale of
+   ones that PyTorch's exporter writes for rms_norm without weight, they are
+   multiplied and added afterwards. */
+Status onnx_row_norm(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, bias = ox_in(ox, 2), y[3];
     Type x = ox_type(ox, in[0]), scale = ox_type(ox, in[1]);
     Attr attr[MAX_OP_ATTRS];
-    int n, axis;
+    int n, axis, rank = scale.rank;
     TRY(ox_axis(ox, ox_int(ox, "axis", -1), x.rank, &axis));
+    if (is_value(bias) && ox_type(ox, bias).rank > rank)
+        rank = ox_type(ox, bias).rank;
+    if (rank <= x.rank - axis) return onnx_call(ox);
     TRY(ox_mapped(ox, attr, &n));
-    bool outer = scale.rank > x.rank - axis;
-    if (outer) {
-        ValueId one = ox_scalar(ox, scale.dtype, 1);
-        TRY(ox_expand(ox, one, x.rank - axis, x.dim + axis, &in[1]));
-    }
-    TRY(ox_call(ox, ox->node->op->fn, in, 2, attr, n, 1, &y));
-    if (outer) TRY(ox2(ox, OP_MUL, y, ox_in(ox, 1), &y));
-    return ox_out(ox, 0, y);
+    ValueId one = ox_scalar(ox, scale.dtype, 1);
+    TRY(ox_expand(ox, one, x.rank - axis, x.dim + axis, &in[1]));
+    int nout = callee_info(ox_callee(ox->node->op))->out_min;
+    TRY(ox_call(ox, ox->node->op->fn, in, 2, attr, n, nout, y));
+    TRY(ox2(ox, OP_MUL, y[0], ox_in(ox, 1), &y[0]));
+    if (is_value(bias)) TRY(ox2(ox, OP_ADD, y[0], bias, &y[0]));
+    Type made = ox_type(ox, y[0]);
+    if (!shape_equal(&made, &x))
+        return ox_fail(ox, "scale or bias do not broadcast to %s",
+                       ox_type_text(ox, in[0]));
+    for (int k = 0; k < ox->node->nout; k++) TRY(ox_out(ox, k, y[k]));
+    return OK;
 }
 
 /* ---- softmax ------------------------------------------------------------- */

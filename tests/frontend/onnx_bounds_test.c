@@ -108,7 +108,9 @@ TEST_CASE(onnx_bounds, parts) {
         {18, "f32[2,3] i64{1,2} i64{2}", "Pad(a,b,,c)>y", "axis 2 is out of"},
         {18, "f32[2,3] i64{1,2} i64{0,1}", "Pad(a,b,,c)>y",
          "2 pads for 2 axes"},
-        {18, "f32[2] i64{1,1} f32[]", "Pad(a,b,c)>y", "pad value is not known"},
+        {18, "f32[2] i64{1,1} f32[]", "Pad(a,b,c)>y", "=f32[4]"},
+        {18, "f32[2] i64{1,1} f32[2]", "Pad(a,b,c)>y",
+         "the pad value is f32[2]"},
         {10, "f32[2]", "Pad(a)>y pads=[1,2]", "=f32[5]"},
         {10, "f32[2]", "Pad(a)>y pads=[1]", "1 pads for 1 axes"}};
     CHECK_ROWS(rows);

@@ -203,6 +203,15 @@ CASES = {
     "q_attention": ("QAttention", [bits(2, 4, 8), (signed(8, 24),), f(24), one(0.02), one(0.01),
                                    i32([1, 1, 0, 1], [0, 1, 1, 1]), zero(119), zero(3, np.int8)], 1, {"num_heads": 2}),
     "dequantize": ("DequantizeLinear", [(bits(3, 4),), (f(4),), (bits(4),)], 1, {"axis": 1}),
+    # of ONNX's own domain, where the generated node tests have no case
+    "layer_norm_outer": ("ai.onnx:LayerNormalization", [f(2, 5, 7), f(2, 1, 7), f(2, 1, 7)], 1, {}),
+    "layer_norm_outer_bias": ("ai.onnx:LayerNormalization", [f(2, 5, 7), f(7), f(2, 5, 1)], 1, {}),
+    "batch_norm_vector": ("ai.onnx:BatchNormalization",
+                          [f(10), f(1), f(1), f(1), np.abs(f(1))], 1, {"epsilon": 1e-3}),
+    "pad_value": ("ai.onnx:Pad", [f(2, 3), (i64(1, 0, 0, 2),), f(1)[0:1].reshape(())], 1, {}),
+    "pad_value_cropped": ("ai.onnx:Pad", [f(4, 3), (i64(-1, 2, 0, 1),), f(1)[0:1].reshape(())], 1, {}),
+    "attention_integer_mask": ("ai.onnx:Attention", [f(1, 2, 3, 4), f(1, 2, 5, 4), f(1, 2, 5, 4),
+                               rng.integers(-2, 2, (3, 5))], 1, {}),
 }
 
 
@@ -295,8 +304,9 @@ def make(name, folder):
     outs = [f"y{k}" for k in range(results)]
     if name.startswith("skip") and results == 4:
         outs[1:3] = ["", ""]
-    domain = "" if op == "SimplifiedLayerNormalization" else "com.microsoft"
-    node = helper.make_node(op, names, outs, domain=domain, name=name, **attributes)
+    standard = op.startswith("ai.onnx:")
+    domain = "" if standard or op == "SimplifiedLayerNormalization" else "com.microsoft"
+    node = helper.make_node(op.removeprefix("ai.onnx:"), names, outs, domain=domain, name=name, **attributes)
     outs = [o for o in outs if o]
     graph = helper.make_graph(
         [node], name, inputs, [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outs],
@@ -310,7 +320,7 @@ def make(name, folder):
             o.type.tensor_type.elem_type = TYPES[levels[0].dtype]
         o.type.tensor_type.ClearField("shape")
     model = helper.make_model(graph, ir_version=10, opset_imports=[
-        helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)])
+        helper.make_opsetid("", 23 if standard else 21), helper.make_opsetid("com.microsoft", 1)])
     got = run(model, outs, data, op, operands, attributes)
     for o, y in zip(graph.output, got):
         o.CopyFrom(helper.make_tensor_value_info(o.name, TYPES[y.dtype], y.shape))
