@@ -23,7 +23,7 @@ import statistics
 import sys
 
 BUDGET = 2.5  # percent of all comments, for either kind
-NAMES = 265  # static functions' names in more than one file; lower it, never raise it
+NAMES = 140  # static functions' names in more than one file; lower it, never raise it
 FOLDERS = ["runtime", "ir", "passes", "codegen", "frontend", "tool", "run", "data",
            "report", "base", "tests"]
 ENDINGS = {".c", ".h", ".cc", ".cuh", ".def"}

@@ -205,7 +205,7 @@ static void split_line(Layout *l, const char *s, const char *end,
 }
 
 /* True for a word of the language that is not a name. */
-static bool is_keyword(const Piece *p) {
+static bool format_is_keyword(const Piece *p) {
     static const char *const words[] = {"if",     "else",    "for",   "in",
                                         "and",    "or",      "not",   "return",
                                         "param",  "require", "write", "scope",
@@ -217,7 +217,7 @@ static bool is_keyword(const Piece *p) {
 /* True if the piece ends a value: an operator after it is binary. */
 static bool ends_value(const Piece *p) {
     return p && (p->kind == P_NUMBER || p->kind == P_TEXT ||
-                 (p->kind == P_WORD && !is_keyword(p)) ||
+                 (p->kind == P_WORD && !format_is_keyword(p)) ||
                  (p->kind == P_CLOSE && *p->at != '}'));
 }
 
@@ -293,7 +293,7 @@ static void close_bracket(Layout *l, const Piece *p) {
 }
 
 /* Prints the pieces from number `from` on. */
-static void put_words(Layout *l, int from, bool as_is) {
+static void format_put_words(Layout *l, int from, bool as_is) {
     static const char *const kinds[] = {"param", "frozen", "buffer", "state"};
     const Piece *before = NULL, *p = NULL;
     bool variable = false;
@@ -319,7 +319,7 @@ static void put_words(Layout *l, int from, bool as_is) {
 }
 
 /* "key   = value" of a train block. */
-static bool put_entry(Layout *l) {
+static bool format_put_entry(Layout *l) {
     const Piece *key = l->line.data;
     if (!l->train || l->line.len < 3 || key->kind != P_WORD ||
         !is(key + 1, "="))
@@ -329,7 +329,7 @@ static bool put_entry(Layout *l) {
     sb_putn(l->out, key->at, key->n);
     for (size_t n = key->n; n < l->key; n++) sb_puts(l->out, " ");
     sb_puts(l->out, " = ");
-    put_words(l, 2, true);
+    format_put_words(l, 2, true);
     return true;
 }
 
@@ -373,8 +373,8 @@ static bool goes_on(const Layout *l) {
                  is_operator(p) || is(p, "and") || is(p, "or"));
 }
 
-static void put_line(Layout *l, const char *s, const char *end,
-                     const char *rest, const char *text_end) {
+static void format_put_line(Layout *l, const char *s, const char *end,
+                            const char *rest, const char *text_end) {
     split_line(l, s, end, text_end);
     if (!l->line.len) {
         l->blank = l->out->len > 0;
@@ -394,15 +394,15 @@ static void put_line(Layout *l, const char *s, const char *end,
         l->train = is(first, "train");
         l->key = l->train ? widest_key(rest, text_end) : 0;
     }
-    if (!l->raw || starts || !put_entry(l))
-        put_words(l, 0, l->raw ? !starts : is_ir(l));
+    if (!l->raw || starts || !format_put_entry(l))
+        format_put_words(l, 0, l->raw ? !starts : is_ir(l));
     if (!l->open.len) l->raw = false;
     if (!alone) l->goes_on = !l->raw && goes_on(l);
     sb_puts(l->out, "\n");
 }
 
-static Status fail_at(Diag *d, const char *file, const char *text, size_t n,
-                      const char *at, const char *why) {
+static Status format_fail_at(Diag *d, const char *file, const char *text,
+                             size_t n, const char *at, const char *why) {
     Lexer lx = {.diag = d, .file = intern(file), .text = text, .n = n};
     Token t = {.line = 1, .col = 1, .at = (size_t)(at - text)};
     for (const char *s = text; s < at; s++) {
@@ -420,12 +420,12 @@ Status amp_format(Diag *d, const char *file, const char *text, size_t n,
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
         const char *next = stop < end ? stop + 1 : end;
-        put_line(&l, s, stop, next, end);
+        format_put_line(&l, s, stop, next, end);
         s = next;
     }
     if (l.open.len && !l.wrong)
         no_layout(&l, l.open.data[l.open.len - 1].at, "is not closed");
-    Status s = l.wrong ? fail_at(d, file, text, n, l.wrong, l.why) : OK;
+    Status s = l.wrong ? format_fail_at(d, file, text, n, l.wrong, l.why) : OK;
     arena_free(l.a);
     return s;
 }

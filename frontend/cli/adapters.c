@@ -19,7 +19,7 @@ static bool text_at(Arena *a, JsonSpan object, const char *key, Str *out) {
     return true;
 }
 
-static bool number_at(JsonSpan object, const char *key, double *out) {
+static bool adapters_number_at(JsonSpan object, const char *key, double *out) {
     JsonSpan v;
     return json_get(object, key, &v) && json_double(v, out);
 }
@@ -28,12 +28,13 @@ static bool read_adapters_one(Arena *a, JsonSpan v, Adapter *x) {
     double rank, columns, feedforward, axes;
     bool ok = text_at(a, v, "module", &x->module) &&
               text_at(a, v, "weight", &x->weight) &&
-              number_at(v, "rank", &rank) && number_at(v, "alpha", &x->alpha) &&
-              number_at(v, "dropout", &x->dropout) &&
-              number_at(v, "columns", &columns) &&
-              number_at(v, "feedforward", &feedforward) &&
-              number_at(v, "axes", &axes) && rank >= 0 && rank <= 65536 &&
-              axes >= 0 && axes <= MAX_RANK - 2;
+              adapters_number_at(v, "rank", &rank) &&
+              adapters_number_at(v, "alpha", &x->alpha) &&
+              adapters_number_at(v, "dropout", &x->dropout) &&
+              adapters_number_at(v, "columns", &columns) &&
+              adapters_number_at(v, "feedforward", &feedforward) &&
+              adapters_number_at(v, "axes", &axes) && rank >= 0 &&
+              rank <= 65536 && axes >= 0 && axes <= MAX_RANK - 2;
     if (!ok) return false;
     x->rank = (int64_t)rank;
     x->columns = columns != 0;
@@ -211,20 +212,20 @@ static void put_pattern(const Adapters *x, const char *key, bool rank,
     sb_puts(sb, "},\n");
 }
 
-static bool is_bias(Str name) {
+static bool adapters_is_bias(Str name) {
     size_t n = strlen(name);
     return n >= 4 && !strcmp(name + n - 4, "bias");
 }
 
 /* A whole layer that trains beside the adapters. */
-static Str layer_of(Str name) {
+static Str adapters_layer_of(Str name) {
     const char *dot = strrchr(name, '.');
     return dot ? intern_n(name, (size_t)(dot - name)) : name;
 }
 
 static bool is_beside(const Adapters *x, Str name) {
     for (int i = 0; i < x->n; i++)
-        if (x->at[i].module == layer_of(name)) return true;
+        if (x->at[i].module == adapters_layer_of(name)) return true;
     return false;
 }
 
@@ -234,7 +235,7 @@ static const char *bias_word(const Adapters *x, bool *layers) {
     *layers = false;
     for (int i = 0; i < x->trained.len; i++) {
         Str name = x->trained.data[i];
-        if (!is_bias(name))
+        if (!adapters_is_bias(name))
             *layers = true;
         else
             *(is_beside(x, name) ? &adapted : &others) = true;
@@ -273,10 +274,10 @@ static void put_layers(const Adapters *x, bool layers, StrBuf *sb) {
     sb_puts(sb, "  \"modules_to_save\": ");
     sb_puts(sb, layers ? "[" : "null,\n");
     for (int i = 0; layers && i < x->trained.len; i++) {
-        Str name = x->trained.data[i], layer = layer_of(name);
-        bool told = is_bias(name) && is_beside(x, name);
+        Str name = x->trained.data[i], layer = adapters_layer_of(name);
+        bool told = adapters_is_bias(name) && is_beside(x, name);
         for (int k = 0; k < i; k++)
-            told |= layer_of(x->trained.data[k]) == layer;
+            told |= adapters_layer_of(x->trained.data[k]) == layer;
         if (told) continue;
         sb_puts(sb, before);
         sb_put_json_string(sb, layer);
@@ -366,21 +367,22 @@ static Status write_tensors(const PeftFile *p, const char *path,
 }
 
 /* PEFT's files have one kind for all layers. */
-static const char *kind_of(const Adapter *a) {
+static const char *adapters_kind_of(const Adapter *a) {
     return a->factor ? "IA3" : a->magnitude ? "LoRA with dora" : "LoRA";
 }
 
 static Status check_alike(const Adapters *x) {
     for (int i = 1; i < x->n; i++)
-        if (kind_of(&x->at[i]) != kind_of(x->at))
+        if (adapters_kind_of(&x->at[i]) != adapters_kind_of(x->at))
             return fail(x->diag, (Loc){0},
                         "--adapter: PEFT's files have one kind of adapter; "
                         "'%s' has %s and '%s' has %s. ampc export without "
                         "--adapter merges both",
-                        x->at->module, kind_of(x->at), x->at[i].module,
-                        kind_of(&x->at[i]));
+                        x->at->module, adapters_kind_of(x->at), x->at[i].module,
+                        adapters_kind_of(&x->at[i]));
     for (int i = 0; x->at->factor && i < x->trained.len; i++)
-        if (is_bias(x->trained.data[i]) && is_beside(x, x->trained.data[i]))
+        if (adapters_is_bias(x->trained.data[i]) &&
+            is_beside(x, x->trained.data[i]))
             return fail(x->diag, (Loc){0},
                         "--adapter: PEFT's files of IA3 cannot have '%s', the "
                         "bias of an adapted layer; ampc export without "

@@ -19,7 +19,7 @@
 
 /* ---- measuring ----------------------------------------------------------- */
 
-static double squares(const float *x, const float *y, int64_t n) {
+static double audit_squares(const float *x, const float *y, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
         double d = (double)x[i] - (y ? (double)y[i] : 0);
@@ -54,15 +54,16 @@ static Status audit_measure(Audit *a, Replica *r, const bool *on,
         if (loss) loss[b] = own;
         double l = (own - wide) / fmax(fabs(wide), least);
         lost += l * l;
-        grads += ratio(squares(a->grad, ref, r->count),
-                       squares(ref, NULL, r->count));
+        grads += ratio(audit_squares(a->grad, ref, r->count),
+                       audit_squares(ref, NULL, r->count));
         for (int i = 0; i < r->grads.len && each; i++) {
             const ReplicaGrad *g = &r->grads.data[i];
             const float *its = ref + g->at;
-            double size = squares(its, NULL, g->count);
-            a->param[i] += ratio(squares(a->grad + g->at, its, g->count), size);
-            a->part[i] =
-                fmax(a->part[i], ratio(size, squares(ref, NULL, r->count)));
+            double size = audit_squares(its, NULL, g->count);
+            a->param[i] +=
+                ratio(audit_squares(a->grad + g->at, its, g->count), size);
+            a->part[i] = fmax(a->part[i],
+                              ratio(size, audit_squares(ref, NULL, r->count)));
         }
     }
     for (int i = 0; i < r->grads.len && each; i++) {
@@ -84,7 +85,7 @@ static Status measure_wide(Audit *a) {
         TRY(replica_step(a->s, &a->step, &a->feed, none, &a->wide[b],
                          a->ref + b * r->count));
         if (!isfinite(a->wide[b]) ||
-            !isfinite(squares(a->ref + b * r->count, NULL, r->count)))
+            !isfinite(audit_squares(a->ref + b * r->count, NULL, r->count)))
             return fail(&a->s->diag, (Loc){0},
                         "batch %lld: loss or gradient are not finite in fp32, "
                         "either: weights, data or model have that from "
@@ -94,7 +95,7 @@ static Status measure_wide(Audit *a) {
     return OK;
 }
 
-static Status set_scale(Audit *a, float scale) {
+static Status audit_set_scale(Audit *a, float scale) {
     const char *name = own_var_text(OWN_SCALE);
     ampc_input in = ampc_in(name, &scale, sizeof scale, AMPC_DTYPE_F32);
     Run *both[] = {&a->run, &a->step.run};
@@ -114,7 +115,7 @@ static Status find_overflow(Audit *a) {
         TRY(audit_fill(a, b));
         TRY(replica_step(a->s, &a->step, &a->feed, NULL, &loss, a->grad));
         a->overflows =
-            isfinite(loss) && !isfinite(squares(a->grad, NULL, r->count));
+            isfinite(loss) && !isfinite(audit_squares(a->grad, NULL, r->count));
     }
     return OK;
 }
@@ -136,7 +137,7 @@ static Status settle_scale(Audit *a) {
     while (a->overflows && o.scale.kind != SCALE_STATIC) {
         double next = (double)a->scale * o.scale.backoff;
         if (next < fmax(o.scale.min, 0x1p-100)) break;
-        TRY(set_scale(a, (float)next));
+        TRY(audit_set_scale(a, (float)next));
         TRY(find_overflow(a));
     }
     return OK;
@@ -433,7 +434,7 @@ static Status take_audit_arg(Audit *a, char **argv, int left, int *used) {
     return *used ? OK : audit_usage(a, "unknown option", argv[0]);
 }
 
-static Status take_args(Audit *a, int argc, char **argv) {
+static Status audit_take_args(Audit *a, int argc, char **argv) {
     const OwnOptions *o = &a->s->own;
     a->s->command = "audit";
     for (int i = 1, used; i < argc; i += used)
@@ -461,7 +462,7 @@ static Status claim_audit_files(Audit *a) {
     return file_writes(d, g, a->policy, "--policy");
 }
 
-static Status open_run(Audit *a) {
+static Status audit_open_run(Audit *a) {
     Run *r = &a->run;
     r->opt = &a->opt;
     r->world = 1;
@@ -485,10 +486,10 @@ static Status open_run(Audit *a) {
     return run_load(r);
 }
 
-static Status prepare(Audit *a) {
+static Status audit_prepare(Audit *a) {
     Session *s = a->s;
     Module *m;
-    Status st = open_run(a);
+    Status st = audit_open_run(a);
     if (a->run.diag.text.data) sb_puts(&s->diag.text, a->run.diag.text.data);
     TRY(st);
     TRY(feeds_open(&s->diag, s->opt.guard, a->run.api,
@@ -519,7 +520,7 @@ static Status audit(Audit *a) {
     TRY(claim_audit_files(a));
     TRY(sections_open(a->s->arena, &a->s->diag, a->opt.module, &a->file));
     a->opened = true;
-    TRY(prepare(a));
+    TRY(audit_prepare(a));
     TRY(settle_scale(a));
     TRY(measure_wide(a));
     TRY(audit_measure(a, &a->step, NULL, 1, NULL, false, &a->first));
@@ -544,7 +545,7 @@ int cmd_audit(int argc, char **argv) {
     Audit a = {.s = &s, .objective = intern(""), .batches = 2};
     run_options_init(&a.opt);
     a.opt.quiet = true;
-    Status st = take_args(&a, argc, argv);
+    Status st = audit_take_args(&a, argc, argv);
     if (st == OK) st = audit(&a);
     replica_close(&a.step);
     feeds_free(&a.feed);

@@ -133,8 +133,8 @@ static bool put_columns(const For *f, uint32_t i, const ampc_tensor_info *t,
 
 /* What parts of a file, or named columns, feed an input that the file as a
    whole does not. */
-static bool put_parts(const For *f, uint32_t i, const ampc_tensor_info *t,
-                      const char *file, StrBuf *sb) {
+static bool data_put_parts(const For *f, uint32_t i, const ampc_tensor_info *t,
+                           const char *file, StrBuf *sb) {
     enum { MOST = 32 };
     ArrayParts all = {.arena = arena_new()};
     Diag d = {0};
@@ -173,7 +173,7 @@ static void try_input(const For *f, uint32_t i, const ampc_tensor_info *t,
     if (st == OK) {
         put_fits(&fs, sb);
         *fits = true;
-    } else if (put_parts(f, i, t, file, sb)) {
+    } else if (data_put_parts(f, i, t, file, sb)) {
         *fits = true;
     } else {
         const char *why = strstr(d.text.data, "error: ");
@@ -213,7 +213,7 @@ static Status tell(const For *f, const char *text, StrBuf *sb) {
                            text);
 }
 
-static Status tell_all(const For *f, int n) {
+static Status data_tell_all(const For *f, int n) {
     Status all = OK;
     for (int i = 0; i < n; i++) {
         StrBuf sb = {0};
@@ -258,7 +258,7 @@ static Status data(Session *s, const char *last) {
              "of the model");
         st = ERR_USAGE;
     }
-    if (st == OK) st = tell_all(&f, n);
+    if (st == OK) st = data_tell_all(&f, n);
     if (r.diag.text.data) sb_puts(&s->diag.text, r.diag.text.data);
     sb_free(&r.diag.text);
     if (r.lib) dlclose(r.lib);

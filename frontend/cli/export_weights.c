@@ -16,7 +16,7 @@ static Status st_failed(Session *s, const StFile *f) {
     return fail(&s->diag, (Loc){0}, "%s", f->why);
 }
 
-static Status open_file(Weights *w, const char *path) {
+static Status export_open_file(Weights *w, const char *path) {
     StFile *f = NEW(w->s->arena, StFile);
     bool there;
     if (st_open(&safetensors_memory, path, f) != AMPC_OK)
@@ -25,7 +25,7 @@ static Status open_file(Weights *w, const char *path) {
     return st_verify(f, &there) == AMPC_OK ? OK : st_failed(w->s, f);
 }
 
-static Status damaged(const Weights *w, const char *what) {
+static Status export_damaged(const Weights *w, const char *what) {
     return fail(&w->s->diag, (Loc){.file = w->module->path},
                 "damaged module: %s", what);
 }
@@ -45,11 +45,11 @@ static Status open_sidecar(Weights *w) {
     PlanSidecar want;
     TRY(weights_text(w, "sidecar", &text, &n));
     if (!text) return OK;
-    if (n != sizeof want) return damaged(w, "its section 'sidecar'");
+    if (n != sizeof want) return export_damaged(w, "its section 'sidecar'");
     memcpy(&want, text, n);
     path = weights_sidecar_path(w->s->arena, w->module->path);
     waiting = arena_printf(w->s->arena, "%s" PLAN_WAITING, path, want.crc);
-    TRY(open_file(w, access(waiting, F_OK) == 0 ? waiting : path));
+    TRY(export_open_file(w, access(waiting, F_OK) == 0 ? waiting : path));
     return st_match(w->file, want.bytes, want.crc) == AMPC_OK
                ? OK
                : st_failed(w->s, w->file);
@@ -62,8 +62,8 @@ static Status open_initial(Weights *w) {
     TRY(weights_text(w, "weights.json", &text, &n));
     if (!text) return OK;
     return json_parse(text, n, &w->index) ? OK
-                                          : damaged(w, "its section "
-                                                       "'weights.json'");
+                                          : export_damaged(w, "its section "
+                                                              "'weights.json'");
 }
 
 /* ---- values -------------------------------------------------------------- */
@@ -218,14 +218,14 @@ static Status from_module(Weights *w, JsonSpan entry, const char *name,
     uint32_t dtype;
     bool done;
     if (!read_entry(entry, &dtype, at))
-        return damaged(w, "its section 'weights.json'");
+        return export_damaged(w, "its section 'weights.json'");
     TRY(module_codes(w, dtype, at, name, type, out, &done));
     if (done) return OK;
     int64_t bytes = type_count(type) * (int64_t)dtype_bytes(dtype);
     bool fits = at[1] - at[0] == bytes && (uint64_t)at[1] <= w->ninitial &&
                 (dtype == (uint32_t)type->dtype ||
                  (is_float_dtype(dtype) && dtype_is_float(type->dtype)));
-    if (!fits) return damaged(w, "its weights do not fit its model");
+    if (!fits) return export_damaged(w, "its weights do not fit its model");
     return convert(dtype, w->initial + at[0], type->dtype, out,
                    type_count(type))
                ? OK
@@ -247,7 +247,7 @@ static Status from_text(const Weights *w, const Var *v, const Type *type,
     return OK;
 }
 
-static const StTensor *find_tensor(Weights *w, const char *name) {
+static const StTensor *export_find_tensor(Weights *w, const char *name) {
     static const char *const ends[] = {"evaluated", "average"};
     const StTensor *t = NULL;
     for (int i = 0; w->file && !t && i < 1 + w->averaged; i++)
@@ -260,7 +260,7 @@ static const StTensor *find_tensor(Weights *w, const char *name) {
 static Status part_of(void *ctx, const char *name, const Type *type,
                       float *out) {
     Weights *w = ctx;
-    const StTensor *t = find_tensor(w, name);
+    const StTensor *t = export_find_tensor(w, name);
     if (!t) return misfit(w, w->file->path, name, "is not in it");
     return from_file(w, w->file, t, name, type, (char *)out);
 }
@@ -282,7 +282,7 @@ static bool is_peft(const StFile *f) {
 Status weights_of(void *ctx, const char *name, const Type *type, void *data) {
     Weights *w = ctx;
     JsonSpan entry;
-    const StTensor *t = find_tensor(w, name);
+    const StTensor *t = export_find_tensor(w, name);
     if (t) {
         TRY(from_file(w, w->file, t, name, type, data));
         return w->m
@@ -301,8 +301,8 @@ Status weights_of(void *ctx, const char *name, const Type *type, void *data) {
         return from_module(w, entry, name, type, data);
     int var = w->m ? module_find_var(w->m, intern(name)) : -1;
     if (var < 0)
-        return damaged(w,
-                       "its weights do not include all tensors of its model");
+        return export_damaged(
+            w, "its weights do not include all tensors of its model");
     return from_text(w, &w->m->vars.data[var], type, data);
 }
 
@@ -312,7 +312,7 @@ static Status read_adapters(Weights *w) {
     size_t n;
     TRY(weights_text(w, "adapters", &text, &n));
     if (text && !adapters_read(s->arena, &s->diag, text, n, &w->adapters))
-        return damaged(w, "its section 'adapters'");
+        return export_damaged(w, "its section 'adapters'");
     return OK;
 }
 
@@ -336,7 +336,7 @@ Status weights_open(Weights *w, const char *load) {
         return ERR_USAGE;
     }
     TRY(read_adapters(w));
-    TRY(load ? open_file(w, load) : open_sidecar(w));
+    TRY(load ? export_open_file(w, load) : open_sidecar(w));
     return w->file ? OK : open_initial(w);
 }
 

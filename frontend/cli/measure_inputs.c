@@ -11,12 +11,12 @@
 /* ---- numbers ------------------------------------------------------------- */
 
 /* 24 bits in [0, 1) */
-static double uniform(uint64_t *seed) {
+static double measure_uniform(uint64_t *seed) {
     return (double)(draw_next(seed) >> 40) / 0x1p24;
 }
 
-static double normal(uint64_t *seed) {
-    double u = 1 - uniform(seed), v = uniform(seed);
+static double measure_normal(uint64_t *seed) {
+    double u = 1 - measure_uniform(seed), v = measure_uniform(seed);
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
@@ -77,11 +77,11 @@ static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
     size_t size = (size_t)dtype_info[d].bytes;
     Tensor one = {type_scalar(d), to};
     for (size_t i = 0; i < t->bytes / size; i++) {
-        double v = uniform(&seed);
+        double v = measure_uniform(&seed);
         if (!dtype_is_float(d))
             v = floor((double)r.least + v * ((double)(r.most - r.least) + 1));
         else if (x->floats == FLOATS_NORMAL)
-            v = normal(&seed);
+            v = measure_normal(&seed);
         one.data = to + i * size;
         put_measure_number(&one, d, v);
     }

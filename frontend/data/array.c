@@ -54,8 +54,8 @@ static void adopt(Array *a, int fd) {
 /* ---- unpacking ----------------------------------------------------------- */
 
 /* Reads the rest of a packed file, which must contain exactly the array. */
-static Status unpack(const Source *s, const char *head, size_t nhead,
-                     Array *a) {
+static Status array_unpack(const Source *s, const char *head, size_t nhead,
+                           Array *a) {
     char *part = a->memory ? NULL : malloc(PART);
     int fd = a->memory ? -1 : source_copy();
     size_t done = nhead < a->bytes ? nhead : a->bytes, got = 0;
@@ -246,7 +246,7 @@ static Status array_load(Source *s, const ArrayPick *pick, unsigned char *head,
     if (a->fd >= 0) return adopt_copy(s, a);
     if (s->packed) {
         size_t rest = n - h.data, extra = rest > a->bytes ? rest - a->bytes : 0;
-        TRY(unpack(s, (char *)head + h.data, rest, a));
+        TRY(array_unpack(s, (char *)head + h.data, rest, a));
         TRY(check_end(s, extra));
     } else if (a->memory) {
         size_t got;

@@ -44,8 +44,8 @@ typedef struct StepKind {
 
 /* ---- steps --------------------------------------------------------------- */
 
-static bool read_number(const char *text, double least, double most, double *x,
-                        const char **end) {
+static bool augment_read_number(const char *text, double least, double most,
+                                double *x, const char **end) {
     char *stop;
     *x = strtod(text, &stop);
     *end = stop;
@@ -55,7 +55,7 @@ static bool read_number(const char *text, double least, double most, double *x,
 static bool read_augment_one(const char *text, double least, double most,
                              double *x) {
     const char *end;
-    return read_number(text, least, most, x, &end) && !*end;
+    return augment_read_number(text, least, most, x, &end) && !*end;
 }
 
 static bool read_flip(Step *s, const char *text) {
@@ -74,7 +74,8 @@ static bool read_mixup(Step *s, const char *text) {
 /* A number, or one for each channel: M or M:M:M. */
 static bool read_channels(const char **text, double least, double *x, int *n) {
     for (*n = 0; *n < CHANNELS;) {
-        if (!read_number(*text, least, 1e30, &x[(*n)++], text)) return false;
+        if (!augment_read_number(*text, least, 1e30, &x[(*n)++], text))
+            return false;
         if (**text != ':') return true;
         ++*text;
     }
@@ -318,8 +319,8 @@ static Status mix_labels(Diag *d, FeedSet *fs) {
                        "--augment LABELS=mixup:ALPHA");
 }
 
-static Status no_input(Diag *d, const char *spec, const FeedSet *fs,
-                       const FeedSet *known) {
+static Status augment_no_input(Diag *d, const char *spec, const FeedSet *fs,
+                               const FeedSet *known) {
     char text[NEAR_TEXT], *name = strdup(spec);
     if (!name) out_of_memory();
     name[strcspn(name, "=")] = 0;
@@ -342,7 +343,7 @@ Status augment_open(Diag *d, const RunList *specs, const FeedSet *known,
         TRY(read_spec(d, specs->at[i], &a));
         Feed *f = find_feed(fs, specs->at[i]);
         if (!f && !find_feed(known, specs->at[i]))
-            return no_input(d, specs->at[i], fs, known);
+            return augment_no_input(d, specs->at[i], fs, known);
         if (f) TRY(give(d, fs, f, &a));
     }
     return training ? mix_labels(d, fs) : OK;

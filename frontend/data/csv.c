@@ -109,7 +109,7 @@ static Status take_field(Csv *c, int byte, char text[FIELD_MAX], int *end) {
 /* ---- numbers ------------------------------------------------------------- */
 
 /* True for text that stands for a missing number, not for a name. */
-static bool is_missing(const char *text) {
+static bool csv_is_missing(const char *text) {
     static const char *const words[] = {"NA",   "N/A",  "#N/A", "n/a", "null",
                                         "NULL", "None", "?",    "-"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -120,7 +120,7 @@ static bool is_missing(const char *text) {
 static Status not_number(const Csv *c, const char *text, int column) {
     StrBuf why = {0};
     sb_puts(&why, "is not a number");
-    bool word = isalpha((unsigned char)*text) && !is_missing(text);
+    bool word = isalpha((unsigned char)*text) && !csv_is_missing(text);
     if (word && c->pick->labels && !c->by_name)
         sb_puts(&why, "; classes in words are one column, chosen by its name: "
                       "FILE.csv:NAME");
@@ -192,7 +192,7 @@ static Status put_csv_row(Csv *c) {
 
 static Status take_csv_word(Csv *c, const char *text) {
     double x;
-    if (!*text || is_missing(text))
+    if (!*text || csv_is_missing(text))
         return field_bad(c, text,
                          "stands for nothing; the lines before have "
                          "words");
@@ -344,7 +344,7 @@ static bool is_mistyped(const char *text) {
 /* What a column holds whose first field is this text: names of pictures may
    begin with digits. */
 static CsvKind column_kind(const Csv *c, const char *text) {
-    bool number = is_csv_number(text, &(double){0}) || is_missing(text);
+    bool number = is_csv_number(text, &(double){0}) || csv_is_missing(text);
     bool word = c->only_words || (c->pick->labels && !is_mistyped(text));
     return c->by_name && *text && !number && word ? CSV_WORDS : CSV_NUMBERS;
 }
@@ -366,7 +366,8 @@ static Status first_line(Csv *c) {
         const char *text = c->first.data[i];
         bool number = is_csv_number(text, &x);
         numbers |= number;
-        words |= *text && !number && !is_mistyped(text) && !is_missing(text);
+        words |=
+            *text && !number && !is_mistyped(text) && !csv_is_missing(text);
         names |= *text && !number && c->wanted[i];
     }
     if (names && (words || !numbers)) return OK;

@@ -81,8 +81,8 @@ static Status check_specs(Diag *d, const ampc_api *api, const char *program,
 }
 
 /* The file for an input; NULL: none. *twice: set if two specs name it. */
-static const char *find_file(const RunList *specs, const char *name,
-                             bool *twice) {
+static const char *feed_find_file(const RunList *specs, const char *name,
+                                  bool *twice) {
     const char *found = NULL;
     *twice = false;
     for (int k = 0; k < specs->n; k++) {
@@ -108,13 +108,13 @@ const char *file_part(char *file) {
 
 static size_t elem_bytes(int dtype) { return dtype_bytes((uint32_t)dtype); }
 
-static bool is_integer(int t) {
+static bool feed_is_integer(int t) {
     return t >= AMPC_DTYPE_U8 && t <= AMPC_DTYPE_I64;
 }
 
 static bool converts(int from, int to) {
     return from == to || is_float_dtype((uint32_t)to) ||
-           (is_integer(from) && is_integer(to));
+           (feed_is_integer(from) && feed_is_integer(to));
 }
 
 static int64_t integer_at(const char *p, int t) {
@@ -188,7 +188,7 @@ static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
 }
 
 /* True for every value of the type. */
-static bool widens(int from, int to) {
+static bool feed_widens(int from, int to) {
     bool sign_from = dtype_info[from].npy[0] == 'i';
     bool sign_to = dtype_info[to].npy[0] == 'i';
     if (sign_from == sign_to) return elem_bytes(from) <= elem_bytes(to);
@@ -196,12 +196,12 @@ static bool widens(int from, int to) {
 }
 
 /* True if every value can be stored in the other width. */
-static Status check_integers(Diag *d, const Feed *f) {
+static Status feed_check_integers(Diag *d, const Feed *f) {
     enum { PART = 8192 };
     _Alignas(8) char part[PART * 8];
     int from = f->a.dtype, to = f->want.dtype;
-    if (from == to || !is_integer(from) || !is_integer(to)) return OK;
-    if (widens(from, to)) return OK;
+    if (from == to || !feed_is_integer(from) || !feed_is_integer(to)) return OK;
+    if (feed_widens(from, to)) return OK;
     for (int64_t at = 0; at < f->a.count; at += PART) {
         int64_t n = f->a.count - at < PART ? f->a.count - at : PART;
         TRY(array_get(d, f->file, &f->a, at, n, part));
@@ -241,7 +241,7 @@ static int64_t count_labels(Feed *f, int64_t batch) {
     int64_t all;
     if (strncmp(t->name, "target", 6) || t->dtype != AMPC_DTYPE_F32 ||
         t->rank < 2 || t->shape[0] != batch || t->shape[1] < 1 ||
-        !is_integer(a->dtype) || a->windows || a->rank < 1)
+        !feed_is_integer(a->dtype) || a->windows || a->rank < 1)
         return -1;
     f->classes = t->shape[1];
     return mul_ok(a->dim[0], f->per / f->classes, &all) && all == a->count
@@ -281,7 +281,7 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     }
     Fed fed = feed_facts(f, samples);
     if (!fed_lies_right(&fed)) return feed_misfit(d, f, "shapes differ");
-    TRY(check_integers(d, f));
+    TRY(feed_check_integers(d, f));
     if (f->per == 0) return OK;
     if (samples == 0)
         return fail(d, (Loc){.file = f->file}, "the file has 0 samples");
@@ -310,7 +310,7 @@ static const Classes *known_classes(const FeedHow *how, const char *input) {
 }
 
 /* Labels with names beside labels that train as numbers. */
-static Status check_names(Diag *d, const FeedSet *fs, const Feed *f) {
+static Status feed_check_names(Diag *d, const FeedSet *fs, const Feed *f) {
     const Feed *trained = trained_feed(&fs->how, f->want.name);
     if (!trained || trained->a.classes.name || !f->a.classes.name) return OK;
     return fail(d, (Loc){.file = f->file},
@@ -341,7 +341,7 @@ static Status open_feed_one(Diag *d, FileGuard *guard, const char *option,
     f->pick.known = known_classes(&fs->how, f->want.name);
     f->pick.vocabulary = fs->how.vocabulary;
     TRY(open_data(d, f));
-    TRY(check_names(d, fs, f));
+    TRY(feed_check_names(d, fs, f));
     feed_sizes_shrink(fs, f);
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
@@ -398,7 +398,7 @@ static Status open_all(Diag *d, FileGuard *guard, const ampc_api *api,
     for (uint32_t i = 0; i < n; i++) {
         Feed *f = add_feed(api, i, fs);
         bool twice;
-        f->file = find_file(specs, f->want.name, &twice);
+        f->file = feed_find_file(specs, f->want.name, &twice);
         if (!f->file || twice)
             return fail(d, (Loc){0}, "input '%s' %s (%s %s=FILE)", f->want.name,
                         twice ? "is fed twice" : "is not fed", option_of(specs),
@@ -442,12 +442,12 @@ static double plain_number(const char *p, int t) {
     case AMPC_DTYPE_BOOL: return *(const uint8_t *)p != 0;
     case AMPC_DTYPE_U64: return (double)*(const uint64_t *)p;
     default:
-        return is_integer(t) ? (double)integer_at(p, t)
-                             : float_at((uint32_t)t, p);
+        return feed_is_integer(t) ? (double)integer_at(p, t)
+                                  : float_at((uint32_t)t, p);
     }
 }
 
-static double number_at(const char *p, int t) {
+static double feed_number_at(const char *p, int t) {
     return t == AMPC_DTYPE_U8 ? *(const uint8_t *)p / 255.0
                               : plain_number(p, t);
 }
@@ -467,7 +467,7 @@ static int64_t convert_numbers(char *out, int to, const char *p, int from,
     size_t a = elem_bytes(from), b = elem_bytes(to);
     int64_t bad = -1;
     for (int64_t i = 0; i < n; i++) {
-        double v = number_at(p + (size_t)i * a, from);
+        double v = feed_number_at(p + (size_t)i * a, from);
         if (!float_put((uint32_t)to, v, out + (size_t)i * b) && bad < 0)
             bad = i;
     }
@@ -496,7 +496,7 @@ static Status feed_convert(Diag *d, const Feed *f, int64_t first, int64_t n,
     return fail(d, (Loc){.file = f->file},
                 "sample %" PRId64 ": the value %g does not fit input '%s', %s",
                 f->per ? (first + bad) / f->per : 0,
-                number_at(f->raw + (size_t)bad * elem_bytes(from), from),
+                feed_number_at(f->raw + (size_t)bad * elem_bytes(from), from),
                 f->want.name, dtype_info[to].text);
 }
 
@@ -524,7 +524,7 @@ static Status fill_one(Diag *d, Feed *f, const int64_t *order, int64_t first,
 }
 
 /* Rows beyond n repeat the last one. */
-static void pad_one(Feed *f, int64_t batch, int64_t n) {
+static void feed_pad_one(Feed *f, int64_t batch, int64_t n) {
     size_t row = (size_t)f->per * elem_bytes(f->want.dtype);
     for (int64_t r = n; r < batch; r++)
         memcpy(f->to + (size_t)r * row, f->to + (size_t)(n - 1) * row, row);
@@ -558,7 +558,7 @@ Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
     }
     augment_rows(fs, order, first, n);
     for (int i = 0; i < fs->n; i++)
-        if (fs->feed[i].per) pad_one(&fs->feed[i], fs->batch, n);
+        if (fs->feed[i].per) feed_pad_one(&fs->feed[i], fs->batch, n);
     feed_sizes_cut(fs, n);
     return OK;
 }

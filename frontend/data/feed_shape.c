@@ -87,13 +87,13 @@ static const char *conversion(const Fed *f) {
     return (wider || other) && !f->a->text ? "rounded to" : NULL;
 }
 
-static void put_dims(StrBuf *sb, const int64_t *dim, int rank) {
+static void shape_put_dims(StrBuf *sb, const int64_t *dim, int rank) {
     for (int i = 0; i < rank; i++)
         sb_printf(sb, "%s%lld", i ? "x" : "", (long long)dim[i]);
 }
 
 /* The shape without axes of length 1 and the axis of samples. */
-static bool same_axes(const Fed *f) {
+static bool shape_same_axes(const Fed *f) {
     int i = 1, k = 1, rank = f->a->rank;
     const int64_t *dim = f->a->dim, *want = f->want->shape;
     for (; i < rank || k < f->want->rank; i++, k++) {
@@ -118,12 +118,13 @@ static void fed_classes(const Fed *f, StrBuf *sb) {
 void fed_tells(const Fed *f, StrBuf *sb) {
     fed_classes(f, sb);
     const char *how = conversion(f);
-    bool shaped = f->per && !f->a->windows && !f->classes && !same_axes(f);
+    bool shaped =
+        f->per && !f->a->windows && !f->classes && !shape_same_axes(f);
     size_t start = sb->len;
     if (!how && !shaped) return;
     sb_put_escaped(sb, f->want->name);
     sb_printf(sb, ": %s ", dtype_info[f->a->dtype].text);
-    put_dims(sb, f->a->dim, f->a->rank);
+    shape_put_dims(sb, f->a->dim, f->a->rank);
     if (how) sb_printf(sb, ", %s", how);
     if (how && (!strcmp(how, "as") || !strcmp(how, "rounded to")))
         sb_printf(sb, " %s", dtype_info[f->want->dtype].text);

@@ -149,7 +149,7 @@ static Status add_picture(Folder *f, const char *path) {
     return st;
 }
 
-static Status add_sample(Folder *f, const char *path, int64_t class) {
+static Status images_add_sample(Folder *f, const char *path, int64_t class) {
     if (is_folder(path))
         return fail(f->d, (Loc){.file = intern(path)},
                     "a folder among pictures: classes are FOLDER/CLASS/FILE");
@@ -165,7 +165,7 @@ static Status add_class(Folder *f, const char *path, int64_t class) {
     for (int i = 0; i < files.n && st == OK; i++) {
         StrBuf name = {0};
         sb_printf(&name, "%s/%s", path, files.at[i]->d_name);
-        st = add_sample(f, name.data, class);
+        st = images_add_sample(f, name.data, class);
         sb_free(&name);
     }
     list_free(&files);
@@ -213,7 +213,7 @@ static Status add_all(Folder *f) {
                       "classes alone",
                       f->plain ? "pictures" : "folders of classes");
         else if (f->plain)
-            st = add_sample(f, name.data, 0);
+            st = images_add_sample(f, name.data, 0);
         else
             st = folder_class(f, name.data, names.at[i]->d_name, &class);
         if (st == OK && folder) st = add_class(f, name.data, class);
@@ -293,7 +293,7 @@ static Status add_named(Folder *f, const CsvWords *names) {
         StrBuf path = {0};
         const char *name = names->at.data[i];
         sb_printf(&path, "%.*s%s", *name == '/' ? 0 : beside, f->path, name);
-        st = add_sample(f, path.data, 0);
+        st = images_add_sample(f, path.data, 0);
         sb_free(&path);
     }
     if (st != OK)

@@ -83,7 +83,7 @@ static bool npy_dict(Npy *t, NpyHead *h, ArrayHead *a) {
     return h->seen[0] && h->seen[1] && h->seen[2];
 }
 
-static bool refuse(ArrayHead *h, const char *what, const char *arg) {
+static bool npy_refuse(ArrayHead *h, const char *what, const char *arg) {
     snprintf(h->why, sizeof h->why, "%s%s", what, arg);
     return false;
 }
@@ -107,21 +107,22 @@ static bool is_npy(const unsigned char *p, size_t n) {
 static bool npy_parse(const unsigned char *p, size_t n, ArrayHead *h) {
     NpyHead npy = {{0}, false, {false, false, false}};
     if (n < 12 || p[6] < 1 || p[6] > 3)
-        return refuse(h, "damaged .npy file: its version", "");
+        return npy_refuse(h, "damaged .npy file: its version", "");
     size_t at = p[6] == 1 ? 10 : 12, len = p[8] | (size_t)p[9] << 8;
     if (at == 12) len |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
     if (len > n - at)
-        return refuse(h,
-                      n == ARRAY_HEAD ? "the .npy header is too long"
-                                      : "truncated .npy file",
-                      "");
+        return npy_refuse(h,
+                          n == ARRAY_HEAD ? "the .npy header is too long"
+                                          : "truncated .npy file",
+                          "");
     Npy t = {(const char *)p + at, (const char *)p + at + len};
     if (!npy_dict(&t, &npy, h))
-        return refuse(h, "damaged .npy header, or an array with fields", "");
+        return npy_refuse(h, "damaged .npy header, or an array with fields",
+                          "");
     h->data = at + len;
     h->columns = npy.fortran && h->rank > 1;
     if (npy_dtype(npy.descr, h)) return true;
-    return refuse(h, "dtype cannot be read: ", npy.descr);
+    return npy_refuse(h, "dtype cannot be read: ", npy.descr);
 }
 
 const ArrayFormat npy_format = {

@@ -29,7 +29,7 @@ static bool is_npz(const unsigned char *p, size_t n) {
     return n >= 4 && npz_number(p, 4) == 0x04034b50;
 }
 
-static Status damaged(const Source *s) {
+static Status npz_damaged(const Source *s) {
     return source_bad(s, "damaged or truncated zip file");
 }
 
@@ -43,16 +43,16 @@ static Status find_directory(const Source *s, Arena *a, uint64_t *at,
     TRY(source_get(s, p, n, from));
     int64_t i = (int64_t)n - END_SIZE;
     while (i >= 0 && npz_number(p + i, 4) != 0x06054b50) i--;
-    if (i < 0) return damaged(s);
+    if (i < 0) return npz_damaged(s);
     *entries = npz_number(p + i + 10, 2);
     *bytes = npz_number(p + i + 12, 4);
     *at = npz_number(p + i + 16, 4);
     if (*at != UINT32_MAX && *entries != UINT16_MAX && *bytes != UINT32_MAX)
         return OK;
     if (i < LOCATOR_SIZE || npz_number(p + i - LOCATOR_SIZE, 4) != 0x07064b50)
-        return damaged(s);
+        return npz_damaged(s);
     TRY(source_get(s, e, sizeof e, npz_number(p + i - LOCATOR_SIZE + 8, 8)));
-    if (npz_number(e, 4) != 0x06064b50) return damaged(s);
+    if (npz_number(e, 4) != 0x06064b50) return npz_damaged(s);
     *entries = npz_number(e + 32, 8);
     *bytes = npz_number(e + 40, 8);
     *at = npz_number(e + 48, 8);
@@ -156,7 +156,7 @@ static Status npz_choose(const Source *s, const unsigned char *p, size_t n,
     for (size_t at = 0; at < n;) {
         if (!take_entry(p, n, &at, &x)) {
             sb_free(&names);
-            return damaged(s);
+            return npz_damaged(s);
         }
         if (!array_name(&x, name, sizeof name)) continue;
         if (!strcmp(name, want)) {
@@ -183,10 +183,10 @@ static Status npz_choose(const Source *s, const unsigned char *p, size_t n,
     return st;
 }
 
-static Status enter(Source *s, const Member *m) {
+static Status npz_enter(Source *s, const Member *m) {
     unsigned char local[LOCAL_SIZE];
     TRY(source_get(s, local, sizeof local, m->at));
-    if (npz_number(local, 4) != 0x04034b50) return damaged(s);
+    if (npz_number(local, 4) != 0x04034b50) return npz_damaged(s);
     if (m->flags & 1) return source_bad(s, "the array is encrypted");
     uint64_t at = m->at + LOCAL_SIZE + npz_number(local + 26, 2) +
                   npz_number(local + 28, 2);
@@ -197,16 +197,16 @@ static Status enter(Source *s, const Member *m) {
                           "the array is compressed by an unsupported method "
                           "(%u); use numpy.savez_compressed",
                           m->method);
-    return m->packed == m->raw ? source_part(s, at, m->raw) : damaged(s);
+    return m->packed == m->raw ? source_part(s, at, m->raw) : npz_damaged(s);
 }
 
-static Status read_directory(Source *s, Arena *a, unsigned char **p,
-                             size_t *n) {
+static Status npz_read_directory(Source *s, Arena *a, unsigned char **p,
+                                 size_t *n) {
     uint64_t at, bytes, entries;
     if (s->packed) return source_bad(s, "a gzipped .npz file is not read");
     TRY(find_directory(s, a, &at, &bytes, &entries));
     if (bytes > DIRECTORY_MAX || at > s->size || bytes > s->size - at)
-        return damaged(s);
+        return npz_damaged(s);
     *n = (size_t)bytes;
     *p = arena_alloc(a, *n + 1);
     return source_get(s, *p, *n, at);
@@ -218,9 +218,9 @@ static Status npz_parts(Source *s, const ArrayHead *h, ArrayParts *to) {
     char name[256];
     Member x;
     (void)h;
-    TRY(read_directory(s, to->arena, &p, &n));
+    TRY(npz_read_directory(s, to->arena, &p, &n));
     for (size_t at = 0; at < n;) {
-        if (!take_entry(p, n, &at, &x)) return damaged(s);
+        if (!take_entry(p, n, &at, &x)) return npz_damaged(s);
         if (!array_name(&x, name, sizeof name)) continue;
         const char *part = arena_printf(to->arena, "%s", name);
         vec_push(to->arena, &to->list, (ArrayPart){part, NULL});
@@ -233,12 +233,12 @@ static Status find_in(Source *s, Arena *a, const ArrayPick *pick,
     unsigned char *p;
     size_t n;
     Member m;
-    TRY(read_directory(s, a, &p, &n));
+    TRY(npz_read_directory(s, a, &p, &n));
     TRY(npz_choose(s, p, n, pick, &m));
     snprintf(h->why, sizeof h->why, "%.*s",
              (int)(m.name_bytes < 90 ? m.name_bytes : 90),
              (const char *)m.name);
-    return enter(s, &m);
+    return npz_enter(s, &m);
 }
 
 static Status npz_find(Source *s, const ArrayPick *pick, ArrayHead *h) {

@@ -15,7 +15,7 @@
 /* A hostile file may claim any size: pictures with more pixels are refused. */
 #define MOST_PIXELS ((int64_t)1 << 26)
 
-static bool refuse(char why[100], const char *text) {
+static bool picture_refuse(char why[100], const char *text) {
     snprintf(why, 100, "%s", text);
     return false;
 }
@@ -23,11 +23,11 @@ static bool refuse(char why[100], const char *text) {
 static bool make_picture_room(Picture *p, int64_t width, int64_t height,
                               char *why) {
     if (width < 1 || height < 1 || width > MOST_PIXELS / height)
-        return refuse(why, "more than 67 million pixels");
+        return picture_refuse(why, "more than 67 million pixels");
     p->width = width;
     p->height = height;
     p->pixels = malloc((size_t)(width * height * p->channels));
-    return p->pixels || refuse(why, "out of memory");
+    return p->pixels || picture_refuse(why, "out of memory");
 }
 
 /* ---- PNG ----------------------------------------------------------------- */
@@ -81,9 +81,9 @@ static bool png_decode(Bytes *b, Picture *p, png_structp png, png_infop info,
         return false;
     size_t row = (size_t)(p->width * p->channels);
     if (png_get_rowbytes(png, info) != row)
-        return refuse(b->why, "a PNG file of an unknown kind");
+        return picture_refuse(b->why, "a PNG file of an unknown kind");
     *rows = malloc((size_t)p->height * sizeof **rows);
-    if (!*rows) return refuse(b->why, "out of memory");
+    if (!*rows) return picture_refuse(b->why, "out of memory");
     for (int64_t y = 0; y < p->height; y++)
         (*rows)[y] = p->pixels + (size_t)y * row;
     png_read_image(png, *rows);
@@ -99,7 +99,7 @@ static bool decode_png(const unsigned char *file, size_t n, Picture *p,
                                              png_failed, png_warned);
     png_infop info = png ? png_create_info_struct(png) : NULL;
     bool ok = info ? png_decode(&b, p, png, info, &rows)
-                   : refuse(why, "out of memory");
+                   : picture_refuse(why, "out of memory");
     free(rows);
     png_destroy_read_struct(&png, &info, NULL);
     return ok;
@@ -134,7 +134,7 @@ static bool jpeg_decode(struct jpeg_decompress_struct *j, JpegErrors *e,
     jpeg_mem_src(j, file, (unsigned long)n);
     jpeg_read_header(j, TRUE);
     if (j->jpeg_color_space == JCS_CMYK || j->jpeg_color_space == JCS_YCCK)
-        return refuse(e->why, "a CMYK picture: convert it to RGB");
+        return picture_refuse(e->why, "a CMYK picture: convert it to RGB");
     j->out_color_space = p->channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     if (!make_picture_room(p, j->image_width, j->image_height, e->why))
         return false;
@@ -179,7 +179,7 @@ bool picture_decode(const unsigned char *file, size_t n, int channels,
     *p = (Picture){.channels = channels};
     bool ok = is_png(file, n)    ? decode_png(file, n, p, why)
               : is_jpeg(file, n) ? decode_jpeg(file, n, p, why)
-                                 : refuse(why, "neither PNG nor JPEG");
+                                 : picture_refuse(why, "neither PNG nor JPEG");
     if (ok) return true;
     free(p->pixels);
     *p = (Picture){.channels = channels};
@@ -217,8 +217,8 @@ typedef struct Axis {
     int64_t lines, from, to, step, line, out_step, out_line;
 } Axis;
 
-static void resize_axis(const unsigned char *in, unsigned char *out,
-                        const Axis *x, int channels, double *weight) {
+static void picture_resize_axis(const unsigned char *in, unsigned char *out,
+                                const Axis *x, int channels, double *weight) {
     for (int64_t i = 0; i < x->to; i++) {
         int64_t first, n;
         weigh(i, x->from, x->to, &first, &n, weight);
@@ -243,8 +243,8 @@ unsigned char *picture_resize(const Picture *p, int64_t width, int64_t height) {
         Axis across = {p->height,    p->width, width,    c,
                        p->width * c, c,        width * c};
         Axis down = {width, p->height, height, width * c, c, width * c, c};
-        resize_axis(p->pixels, half, &across, (int)c, weight);
-        resize_axis(half, out, &down, (int)c, weight);
+        picture_resize_axis(p->pixels, half, &across, (int)c, weight);
+        picture_resize_axis(half, out, &down, (int)c, weight);
     } else {
         free(out);
         out = NULL;

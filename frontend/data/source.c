@@ -43,7 +43,7 @@ static Status source_errno(const Source *s) {
     return source_bad(s, "%s", strerror(errno));
 }
 
-static Status damaged(const Source *s) {
+static Status source_damaged(const Source *s) {
     return source_bad(s, "damaged or truncated %s file",
                       s->packed->gzip ? "gzip" : "zip");
 }
@@ -86,7 +86,7 @@ static Status next_member(const Source *s) {
     if (k->ended) return OK;
     if (*k->z.next_in != 0x1f)
         return source_bad(s, "damaged gzip file: other bytes behind its end");
-    return inflateReset(&k->z) == Z_OK ? OK : damaged(s);
+    return inflateReset(&k->z) == Z_OK ? OK : source_damaged(s);
 }
 
 static Status check_zip(const Source *s, const char *part, size_t n,
@@ -109,7 +109,7 @@ static Status take_packed(const Source *s, char *p, size_t n, size_t *got) {
         k->z.avail_out = (unsigned)part;
         int e = inflate(&k->z, Z_NO_FLUSH);
         if (e == Z_MEM_ERROR) return source_bad(s, "out of memory");
-        if (e != Z_OK && e != Z_STREAM_END) return damaged(s);
+        if (e != Z_OK && e != Z_STREAM_END) return source_damaged(s);
         part -= k->z.avail_out;
         if (!k->gzip)
             TRY(check_zip(s, p + *got, part, e == Z_STREAM_END));

@@ -14,8 +14,8 @@
 
 enum { LLMC_HEADER = 1024, LLMC_U16 = 20240520, LLMC_U32 = 20240801 };
 
-static Status take_part(const Source *s, const char *part, ArrayHead *h,
-                        int *shift) {
+static Status tokens_take_part(const Source *s, const char *part, ArrayHead *h,
+                               int *shift) {
     *shift = 0;
     if (!part) return OK;
     bool known = false;
@@ -118,7 +118,7 @@ static Status tokens_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
         h->data = LLMC_HEADER;
         if (magic == LLMC_U32) h->dtype = AMPC_DTYPE_U32;
     }
-    TRY(take_part(s, pick->part, h, &shift));
+    TRY(tokens_take_part(s, pick->part, h, &shift));
     uint64_t size = dtype_bytes((uint32_t)h->dtype), bytes = s->size - h->data;
     if (bytes % size)
         return source_bad(s, "%llu bytes are not a whole number of %s tokens",

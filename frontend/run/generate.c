@@ -63,7 +63,8 @@ static Role role_of(const char *name) {
                                            : ROLE_TOKENS;
 }
 
-static Status unfit(const Generate *g, const char *name, const char *why) {
+static Status generate_unfit(const Generate *g, const char *name,
+                             const char *why) {
     StrBuf quoted = {0};
     sb_put_escaped(&quoted, name);
     fail(g->d, (Loc){0}, "--generate: '%s' %s", quoted.data, why);
@@ -92,15 +93,17 @@ static Status find_inputs(Generate *g) {
         }
         if (g->nin == INPUTS || t.rank != 2 || t.shape[1] < 1 ||
             t.shape[0] != g->info.batch || is_generate_float(&t))
-            return unfit(g, t.name,
-                         "is not an input of a language model: integers "
-                         "[batch, window], attention_mask or position_ids");
+            return generate_unfit(
+                g, t.name,
+                "is not an input of a language model: integers "
+                "[batch, window], attention_mask or position_ids");
         if (role == ROLE_TOKENS && tokens++)
-            return unfit(g, t.name,
-                         "is a second input of integers: which of "
-                         "them the tokens are is not known");
+            return generate_unfit(g, t.name,
+                                  "is a second input of integers: which of "
+                                  "them the tokens are is not known");
         if (g->nin && t.shape[1] != g->window)
-            return unfit(g, t.name, "has another window than the others");
+            return generate_unfit(g, t.name,
+                                  "has another window than the others");
         g->window = t.shape[1];
         g->data[g->nin] = arena_alloc(g->a, t.bytes / (size_t)t.shape[0] + 1);
     }
@@ -116,7 +119,7 @@ static bool are_logits(const Generate *g, const ampc_tensor_info *t) {
            t->shape[2] > 0 && strncmp(t->name, "ampc.", 5) != 0;
 }
 
-static Status find_output(Generate *g) {
+static Status generate_find_output(Generate *g) {
     const char *want = g->how.output;
     int found = 0;
     ampc_tensor_info t = {.size = sizeof t};
@@ -276,8 +279,8 @@ static void generate_tell(const Generate *g, double s, StrBuf *told) {
                       "keeps them");
 }
 
-static Status write_all(Generate *g, const Vocabulary *v, Tokens *text,
-                        FILE *out, StrBuf *told) {
+static Status generate_write_all(Generate *g, const Vocabulary *v, Tokens *text,
+                                 FILE *out, StrBuf *told) {
     StrBuf sb = {0};
     uint64_t seed = (uint64_t)(g->how.seed < 0 ? g->info.seed : g->how.seed);
     int64_t n = text->at.len;
@@ -306,20 +309,20 @@ static Status write_all(Generate *g, const Vocabulary *v, Tokens *text,
     return st;
 }
 
-static Status run(Generate *g, const char *prompt, const char *vocabulary,
-                  FILE *out, StrBuf *told) {
+static Status generate_run(Generate *g, const char *prompt,
+                           const char *vocabulary, FILE *out, StrBuf *told) {
     Vocabulary v;
     Tokens text = {.a = g->a};
     g->api->describe(g->api->module, &g->info);
     TRY(find_inputs(g));
-    TRY(find_output(g));
+    TRY(generate_find_output(g));
     TRY(vocabulary_open(g->a, g->d, vocabulary, g->size, &v));
     TRY(vocabulary_encode(&v, g->d, NULL, prompt, &text));
     if (!text.at.len)
         return fail(g->d, (Loc){0},
                     "--generate: the prompt is empty: a text begins with one "
                     "token at least");
-    return write_all(g, &v, &text, out, told);
+    return generate_write_all(g, &v, &text, out, told);
 }
 
 Status generate(Diag *d, const ampc_api *api, ampc_session *s,
@@ -331,7 +334,7 @@ Status generate(Diag *d, const ampc_api *api, ampc_session *s,
                   .s = s,
                   .info = {.size = sizeof g.info}};
     Status st = sampling_read(g.a, d, sample, &g.how);
-    if (st == OK) st = run(&g, prompt, vocabulary, out, told);
+    if (st == OK) st = generate_run(&g, prompt, vocabulary, out, told);
     arena_free(g.a);
     return st;
 }

@@ -20,7 +20,7 @@ void metric_names(StrBuf *sb) {
         sb_printf(sb, "%s%s", i ? ", " : "", metric_kinds[i].name);
 }
 
-static const MetricKind *find_kind(const char *name, int64_t *top) {
+static const MetricKind *metric_find_kind(const char *name, int64_t *top) {
     char *end;
     *top = !strncmp(name, "top", 3) ? strtoll(name + 3, &end, 10) : 0;
     for (int i = 0; metric_kinds[i].name; i++)
@@ -57,7 +57,7 @@ static bool take_number(const char *value, int64_t *to) {
     return end != value && !*end;
 }
 
-static bool take_name(const char *value, char to[96]) {
+static bool metric_take_name(const char *value, char to[96]) {
     snprintf(to, 96, "%s", value);
     return *value && strlen(value) < 96;
 }
@@ -74,13 +74,13 @@ static bool take_axis(const char *value, int *axis) {
 }
 
 /* One KEY=VALUE. */
-static bool take_key(Metric *m, const char *key, const char *value) {
+static bool metric_take_key(Metric *m, const char *key, const char *value) {
     static const char *const averages[] = {"binary", "macro", "micro",
                                            "weighted"};
     static const char *const scores[] = {"logits", "probabilities"};
     int word = 0;
-    if (!strcmp(key, "target")) return take_name(value, m->target);
-    if (!strcmp(key, "mask")) return take_name(value, m->mask);
+    if (!strcmp(key, "target")) return metric_take_name(value, m->target);
+    if (!strcmp(key, "mask")) return metric_take_name(value, m->mask);
     if (!strcmp(key, "ignore")) return take_number(value, &m->ignore);
     if (!strcmp(key, "axis")) return take_axis(value, &m->axis);
     if (!strcmp(key, "average") && m->kind->averages) {
@@ -104,13 +104,13 @@ Status metric_read(Diag *d, const char *text, Metric *m) {
     snprintf(m->label, sizeof m->label, "%s", word);
     char *colon = strchr(word, ':');
     if (colon) *colon = 0;
-    m->kind = find_kind(word, &m->top);
+    m->kind = metric_find_kind(word, &m->top);
     if (!m->kind) return no_kind(d, word);
     if (colon) snprintf(m->output, sizeof m->output, "%s", colon + 1);
     while ((word = strtok_r(NULL, ",", &save))) {
         char *eq = strchr(word, '=');
         if (eq) *eq = 0;
-        if (eq && take_key(m, word, eq + 1)) continue;
+        if (eq && metric_take_key(m, word, eq + 1)) continue;
         fail(d, (Loc){0},
              "--metric %s: '%s%s%s' is not target=INPUT, mask=INPUT, "
              "ignore=LABEL, axis=N or none, scores=logits or probabilities%s",

@@ -18,13 +18,13 @@ int64_t metric_largest(const double *x, int64_t step, int64_t n) {
     return best;
 }
 
-static int64_t told(const Metric *m, const Point *p) {
+static int64_t kinds_told(const Metric *m, const Point *p) {
     if (p->n > 1) return metric_largest(p->score, p->step, p->n);
     return p->score[0] > (m->scores == SCORES_PROBABILITIES ? 0.5 : 0);
 }
 
 static void add_accuracy(Metric *m, const Point *p) {
-    own_counts(m)[0] += told(m, p) == p->label;
+    own_counts(m)[0] += kinds_told(m, p) == p->label;
 }
 
 /* The number of classes ahead of the label: with a higher score, or an equal
@@ -40,7 +40,7 @@ static void add_top(Metric *m, const Point *p) {
 }
 
 static void add_confusion(Metric *m, const Point *p) {
-    int64_t c = metric_classes(m), k = told(m, p);
+    int64_t c = metric_classes(m), k = kinds_told(m, p);
     double *hit = own_counts(m), *wrong = hit + c, *missed = wrong + c;
     if (k == p->label) {
         hit[k]++;
@@ -121,7 +121,7 @@ static double end_f1(const Metric *m) {
     return h + off > 0 ? 2 * h / (2 * h + off) : 0;
 }
 
-static void sum_parts(const Metric *m, double sum[2]) {
+static void kinds_sum_parts(const Metric *m, double sum[2]) {
     sum[0] = sum[1] = 0;
     for (int64_t i = 0; i < m->nbatch; i++)
         for (int k = 0; k < 2; k++) sum[k] += m->part[2 * i + k];
@@ -129,13 +129,13 @@ static void sum_parts(const Metric *m, double sum[2]) {
 
 static double end_rmse(const Metric *m) {
     double sum[2];
-    sum_parts(m, sum);
+    kinds_sum_parts(m, sum);
     return sqrt(sum[0] / sum[1]);
 }
 
 static double end_perplexity(const Metric *m) {
     double sum[2];
-    sum_parts(m, sum);
+    kinds_sum_parts(m, sum);
     return exp(sum[0] / sum[1]);
 }
 

@@ -46,7 +46,7 @@ static int width_of(const Row *row) {
 }
 
 /* Drops pieces until the others fit. */
-static void fit(Row *row, int room) {
+static void bar_fit(Row *row, int room) {
     while (width_of(row) > room) {
         int worst = 0;
         for (int i = 1; i < row->n; i++)
@@ -101,7 +101,7 @@ static void add_epoch(const RunLog *log, Row *row, int64_t epoch) {
     bar_add(row, 0, "1", "epoch %*lld/%s", digits, (long long)epoch, last);
 }
 
-static double mean_loss(const RunLog *log) {
+static double bar_mean_loss(const RunLog *log) {
     return log->loss_n ? log->loss_sum / (double)log->loss_n : NAN;
 }
 
@@ -125,7 +125,7 @@ void bar_begin(Run *r, int64_t steps, int64_t first, int64_t last) {
     log->first = -1;
 }
 
-static void draw(Run *r, int64_t done, double now) {
+static void bar_draw(Run *r, int64_t done, double now) {
     RunLog *log = &r->log;
     Row row = {.n = 0};
     char spent[UNIT_TEXT], left[UNIT_TEXT];
@@ -133,7 +133,7 @@ static void draw(Run *r, int64_t done, double now) {
     double steps = (double)(done - 1 - log->first), took = now - log->begin;
     double pace = steps > 0 ? took / steps : 0;
     add_epoch(log, &row, r->at.epoch + 1);
-    bar_add(&row, 1, "", "loss %.4g", mean_loss(log));
+    bar_add(&row, 1, "", "loss %.4g", bar_mean_loss(log));
     if (log->evaluated && isfinite(log->accuracy))
         bar_add(&row, 3, "36", "validation %.4g, accuracy %.4f", log->eval_loss,
                 log->accuracy);
@@ -146,7 +146,7 @@ static void draw(Run *r, int64_t done, double now) {
     put_clock(left, pace * (double)(log->goal - done));
     bar_add(&row, 4, "2", "%s spent", spent);
     bar_add(&row, 2, "", "%s left", left);
-    fit(&row, room - NARROW - 3);
+    bar_fit(&row, room - NARROW - 3);
     int width = room - width_of(&row) - 3;
     StrBuf sb = {0};
     sb_puts(&sb, "\r");
@@ -176,7 +176,7 @@ void bar_step(Run *r, const ampc_metrics *m, int64_t done) {
         log->loss_n++;
     }
     if (log->terminal && (now - log->last >= 0.1 || done >= log->goal))
-        draw(r, done, now);
+        bar_draw(r, done, now);
 }
 
 /* ---- lines of epochs ----------------------------------------------------- */
@@ -201,7 +201,7 @@ void bar_epoch(Run *r, int64_t epoch) {
     double took = now_seconds() - log->epoch_begin;
     StrBuf sb = {0};
     add_epoch(log, &row, epoch);
-    if (log->loss_n) bar_add(&row, 1, "", "loss %.4g", mean_loss(log));
+    if (log->loss_n) bar_add(&row, 1, "", "loss %.4g", bar_mean_loss(log));
     if (log->evaluated) {
         bar_add(&row, 0, "36", "validation %.4g", log->eval_loss);
         if (isfinite(log->accuracy))
@@ -214,7 +214,7 @@ void bar_epoch(Run *r, int64_t epoch) {
     add_rate(r, &row, 4, (double)log->epoch_steps, took);
     bar_add(&row, 3, "2", "%s", unit_seconds(text, took));
     if (log->best_epoch == epoch) bar_add(&row, 0, "32", "best");
-    if (log->terminal) fit(&row, terminal_columns(STDERR_FILENO) - 1);
+    if (log->terminal) bar_fit(&row, terminal_columns(STDERR_FILENO) - 1);
     put_bar_row(log, &row, 0, &sb);
     if (has_line(log, epoch) && !log->quiet) { /* contains colours, so it is
                                                   not printed as a note */

@@ -51,18 +51,19 @@ enum { VALUE = 1 };                 /* Summary, repeated */
 enum { TAG = 1, SIMPLE_VALUE = 2 }; /* Summary.Value */
 enum { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
 
-static void put_key(StrBuf *sb, int field, int wire) {
+static void events_put_key(StrBuf *sb, int field, int wire) {
     sb_putn(sb, (char[]){(char)(field << 3 | wire)}, 1);
 }
 
-static void put_varint(StrBuf *sb, uint64_t v) {
+static void events_put_varint(StrBuf *sb, uint64_t v) {
     for (; v >= 128; v >>= 7) sb_putn(sb, (char[]){(char)(v | 128)}, 1);
     sb_putn(sb, (char[]){(char)v}, 1);
 }
 
-static void put_block(StrBuf *sb, int field, const void *data, size_t n) {
-    put_key(sb, field, BYTES);
-    put_varint(sb, n);
+static void events_put_block(StrBuf *sb, int field, const void *data,
+                             size_t n) {
+    events_put_key(sb, field, BYTES);
+    events_put_varint(sb, n);
     put_bytes(sb, data, n);
 }
 
@@ -70,7 +71,7 @@ static void put_time(StrBuf *sb) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     double seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    put_key(sb, WALL_TIME, EIGHT);
+    events_put_key(sb, WALL_TIME, EIGHT);
     put_bytes(sb, &seconds, sizeof seconds);
 }
 
@@ -80,16 +81,16 @@ void events_scalars(Run *r, int64_t step, const RunScalar *scalars, int n) {
     for (int i = 0; i < n; i++) {
         StrBuf value = {0};
         float x = (float)scalars[i].value;
-        put_block(&value, TAG, scalars[i].tag, strlen(scalars[i].tag));
-        put_key(&value, SIMPLE_VALUE, FOUR);
+        events_put_block(&value, TAG, scalars[i].tag, strlen(scalars[i].tag));
+        events_put_key(&value, SIMPLE_VALUE, FOUR);
         put_bytes(&value, &x, sizeof x);
-        put_block(&summary, VALUE, value.data, value.len);
+        events_put_block(&summary, VALUE, value.data, value.len);
         sb_free(&value);
     }
     put_time(&event);
-    put_key(&event, STEP, VARINT);
-    put_varint(&event, (uint64_t)step);
-    put_block(&event, SUMMARY, summary.data, summary.len);
+    events_put_key(&event, STEP, VARINT);
+    events_put_varint(&event, (uint64_t)step);
+    events_put_block(&event, SUMMARY, summary.data, summary.len);
     put_record(&r->log, &event);
     sb_free(&event);
     sb_free(&summary);
@@ -111,7 +112,7 @@ Status events_open(Run *r) {
     if (!log->events_out)
         return file_failed(&r->diag, path.data, &log->events_file);
     put_time(&event);
-    put_block(&event, FILE_VERSION, "brain.Event:2", 13);
+    events_put_block(&event, FILE_VERSION, "brain.Event:2", 13);
     put_record(log, &event);
     sb_free(&event);
     return OK;

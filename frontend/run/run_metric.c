@@ -75,7 +75,7 @@ static Status find_output(Run *r, const Metric *m, ampc_tensor_info *found) {
     return n == 1 ? OK : ERR_USER;
 }
 
-static int find_input(const Run *r, const char *name) {
+static int metrics_find_input(const Run *r, const char *name) {
     for (int i = 0; i < r->eval.n; i++)
         if (!strcmp(r->eval.feed[i].want.name, name)) return i;
     return -1;
@@ -83,9 +83,9 @@ static int find_input(const Run *r, const char *name) {
 
 /* target=NAME, else target:OUTPUT, else target. */
 static int find_labels(const Run *r, const Metric *m, const char *output) {
-    if (*m->target) return find_input(r, m->target);
-    int at = find_input(r, internf("target:%s", output));
-    return at >= 0 ? at : find_input(r, "target");
+    if (*m->target) return metrics_find_input(r, m->target);
+    int at = metrics_find_input(r, internf("target:%s", output));
+    return at >= 0 ? at : metrics_find_input(r, "target");
 }
 
 static Status no_input(Run *r, const Metric *m, const char *name) {
@@ -136,7 +136,7 @@ static Status open_one(Run *r, const char *text, One *one) {
         m->scores = scores_of_loss(r);
     int at = find_labels(r, m, out.name);
     if (at < 0) return no_input(r, m, *m->target ? m->target : "target");
-    int mask = *m->mask ? find_input(r, m->mask) : -1;
+    int mask = *m->mask ? metrics_find_input(r, m->mask) : -1;
     if (*m->mask && mask < 0) return no_input(r, m, m->mask);
     one->labels = &r->eval.in[at];
     one->mask = mask < 0 ? NULL : &r->eval.in[mask];

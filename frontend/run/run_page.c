@@ -28,7 +28,7 @@ struct RunCurves {
     int n;
 };
 
-static void halve(Curve *c) {
+static void page_halve(Curve *c) {
     c->n /= 2;
     c->stride *= 2;
     for (int i = 0; i < c->n; i++) {
@@ -41,7 +41,7 @@ static void curve_add(Curve *c, int64_t step, double value) {
     c->sum += value;
     if (++c->pending < c->stride) return;
     if (c->n == POINTS) {
-        halve(c); /* the pending numbers are now half of the next mean */
+        page_halve(c); /* the pending numbers are now half of the next mean */
         return;
     }
     c->step[c->n] = step;

@@ -97,7 +97,8 @@ static bool is_spike(Recent *w, double x, double part, double deviations,
     return x > most;
 }
 
-static void put_samples(const Run *r, int64_t n, StrBuf *line, StrBuf *json) {
+static void watch_put_samples(const Run *r, int64_t n, StrBuf *line,
+                              StrBuf *json) {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = r->at.done + i;
         long long sample = r->order ? r->order[at] : at;
@@ -135,7 +136,7 @@ static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
     log_number(&json, usual);
     sb_printf(&json, ",\"epoch\":%lld,\"samples\":[",
               (long long)r->at.epoch + 1);
-    put_samples(r, samples, &line, &json);
+    watch_put_samples(r, samples, &line, &json);
     sb_puts(&line, " of ");
     sb_puts(&json, "],\"files\":[");
     put_batch_files(r, &line, &json);
@@ -165,8 +166,8 @@ static void look_for_spike(Run *r, const ampc_metrics *m, int64_t samples) {
 
 /* ---- numbers of variables ------------------------------------------------ */
 
-static Status read_numbers(Run *r, const ampc_variable_info *v, void *to,
-                           const char *option) {
+static Status watch_read_numbers(Run *r, const ampc_variable_info *v, void *to,
+                                 const char *option) {
     ampc_output out = {.size = sizeof out,
                        .name = v->name,
                        .data = to,
@@ -177,8 +178,8 @@ static Status read_numbers(Run *r, const ampc_variable_info *v, void *to,
 }
 
 /* Sum of the squares of x, or of x - from. */
-static double squares(const ampc_variable_info *v, const char *x,
-                      const char *from) {
+static double watch_squares(const ampc_variable_info *v, const char *x,
+                            const char *from) {
     uint32_t dtype = (uint32_t)v->dtype;
     size_t each = dtype_bytes(dtype);
     double sum = 0;
@@ -200,7 +201,8 @@ static Status keep_parameters(Run *r) {
     struct RunWatch *w = r->watch;
     if (!is_due(w, r->opt->update_ratios)) return OK;
     for (int i = 0; i < w->n; i++)
-        TRY(read_numbers(r, &w->of[i].v, w->of[i].before, "--update-ratios"));
+        TRY(watch_read_numbers(r, &w->of[i].v, w->of[i].before,
+                               "--update-ratios"));
     return OK;
 }
 
@@ -237,9 +239,9 @@ static Status measure_ratios(Run *r) {
     if (!is_due(w, r->opt->update_ratios)) return OK;
     for (int i = 0; i < w->n; i++) {
         Watched *x = &w->of[i];
-        TRY(read_numbers(r, &x->v, w->now, "--update-ratios"));
-        double moved = squares(&x->v, w->now, x->before);
-        double size = squares(&x->v, x->before, NULL);
+        TRY(watch_read_numbers(r, &x->v, w->now, "--update-ratios"));
+        double moved = watch_squares(&x->v, w->now, x->before);
+        double size = watch_squares(&x->v, x->before, NULL);
         x->ratio = ratio_of(moved, size);
         change += moved;
         weight += size;
@@ -253,7 +255,7 @@ static Status measure_ratios(Run *r) {
 
 /* Sums of gradients are multiplied by the loss scale and by what the
    micro-batch counts. */
-static Status divisor(Run *r, double *by) {
+static Status watch_divisor(Run *r, double *by) {
     static const char shares[] = "ampc.shares";
     ampc_scaler sc = {.size = sizeof sc};
     ampc_variable_info v = {.size = sizeof v};
@@ -263,7 +265,7 @@ static Status divisor(Run *r, double *by) {
     for (uint32_t i = 0; i < r->info.nvariable; i++)
         if (r->api->variable(r->api->module, i, &v) == AMPC_OK &&
             !strcmp(v.name, shares))
-            TRY(read_numbers(r, &v, &count, "--noise-scale"));
+            TRY(watch_read_numbers(r, &v, &count, "--noise-scale"));
     *by = sc.scale * count;
     return OK;
 }
@@ -272,10 +274,10 @@ Status watch_micro(Run *r, int64_t micro) {
     struct RunWatch *w = r->watch;
     double by, sum = 0;
     if (micro || !is_due(w, r->opt->noise_scale)) return OK;
-    TRY(divisor(r, &by));
+    TRY(watch_divisor(r, &by));
     for (int i = w->n; i < w->n + w->ngrad; i++) {
-        TRY(read_numbers(r, &w->of[i].v, w->now, "--noise-scale"));
-        sum += squares(&w->of[i].v, w->now, NULL);
+        TRY(watch_read_numbers(r, &w->of[i].v, w->now, "--noise-scale"));
+        sum += watch_squares(&w->of[i].v, w->now, NULL);
     }
     w->small = sum / (by * by);
     return OK;
@@ -313,7 +315,8 @@ static bool of_kind(const ampc_variable_info *v, int32_t kind) {
 }
 
 /* Lists the float variables of a kind; returns their number. */
-static int list_variables(Run *r, int32_t kind, Watched *to, size_t *most) {
+static int watch_list_variables(Run *r, int32_t kind, Watched *to,
+                                size_t *most) {
     int n = 0;
     for (uint32_t i = 0; i < r->info.nvariable; i++) {
         ampc_variable_info v = {.size = sizeof v};
@@ -326,7 +329,7 @@ static int list_variables(Run *r, int32_t kind, Watched *to, size_t *most) {
     return n;
 }
 
-static Status no_memory(Run *r) {
+static Status watch_no_memory(Run *r) {
     return fail(&r->diag, (Loc){0}, "out of memory");
 }
 
@@ -335,15 +338,17 @@ static Status open_variables(Run *r) {
     const RunOptions *o = r->opt;
     size_t most = 0;
     w->of = calloc(2 * (size_t)r->info.nvariable + 1, sizeof *w->of);
-    if (!w->of) return no_memory(r);
+    if (!w->of) return watch_no_memory(r);
     if (o->update_ratios)
-        w->n = list_variables(r, AMPC_KIND_PARAMETER, w->of, &most);
+        w->n = watch_list_variables(r, AMPC_KIND_PARAMETER, w->of, &most);
     if (o->noise_scale)
-        w->ngrad = list_variables(r, AMPC_KIND_GRADIENT, w->of + w->n, &most);
+        w->ngrad =
+            watch_list_variables(r, AMPC_KIND_GRADIENT, w->of + w->n, &most);
     w->now = malloc(most + 1);
     for (int i = 0; i < w->n; i++)
-        if (!(w->of[i].before = malloc(w->of[i].v.bytes))) return no_memory(r);
-    return w->now ? OK : no_memory(r);
+        if (!(w->of[i].before = malloc(w->of[i].v.bytes)))
+            return watch_no_memory(r);
+    return w->now ? OK : watch_no_memory(r);
 }
 
 static Status check_noise(Run *r) {
@@ -362,7 +367,7 @@ Status watch_open(Run *r) {
     ampc_scaler sc = {.size = sizeof sc};
     TRY(check_noise(r));
     r->watch = calloc(1, sizeof *r->watch);
-    if (!r->watch) return no_memory(r);
+    if (!r->watch) return watch_no_memory(r);
     if (r->api->scaler(r->s, &sc) != AMPC_OK) return run_api_fail(r, "step");
     r->watch->step = sc.tried;
     return open_variables(r);

@@ -28,7 +28,7 @@ static const struct Key {
     {"output", KEY_TEXT, offsetof(Sampling, output), 0, 0}};
 enum { KEYS = sizeof keys / sizeof *keys };
 
-static Status bad(Diag *d, const char *key, const char *why) {
+static Status sample_bad(Diag *d, const char *key, const char *why) {
     fail(d, (Loc){0}, "--sample: '%s' %s", key, why);
     return ERR_USAGE;
 }
@@ -65,7 +65,7 @@ static Status take_key(Diag *d, const char *name, const char *value,
         (whole && x != floor(x))) {
         snprintf(why, sizeof why, "takes a %s from %g to %g, not '%.20s'",
                  whole ? "whole number" : "number", k->least, k->most, value);
-        return bad(d, name, why);
+        return sample_bad(d, name, why);
     }
     if (whole)
         *(int64_t *)field = (int64_t)x;
@@ -80,7 +80,7 @@ Status sampling_read(Arena *a, Diag *d, const char *text, Sampling *s) {
         size_t n = strcspn(text, ",");
         char *item = arena_printf(a, "%.*s", (int)n, text);
         char *value = strchr(item, '=');
-        if (!value) return bad(d, item, "has no value: KEY=VALUE,..");
+        if (!value) return sample_bad(d, item, "has no value: KEY=VALUE,..");
         *value++ = 0;
         TRY(take_key(d, item, value, s));
         text += n + (text[n] == ',');
@@ -97,16 +97,16 @@ static int by_logit(const void *a, const void *b, void *logits) {
 }
 
 /* The probability of a token divided by that of the likeliest one. */
-static double weight(const Sampling *s, const double *logits, int64_t i,
-                     int64_t best) {
+static double sample_weight(const Sampling *s, const double *logits, int64_t i,
+                            int64_t best) {
     return exp((logits[i] - logits[best]) / s->temperature);
 }
 
-static double sum_of(const Sampling *s, const double *logits,
-                     const int64_t *order, int64_t n) {
+static double sample_sum_of(const Sampling *s, const double *logits,
+                            const int64_t *order, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
-        sum += weight(s, logits, order[i], order[0]);
+        sum += sample_weight(s, logits, order[i], order[0]);
     return sum;
 }
 
@@ -117,15 +117,15 @@ int64_t sampling_pick(const Sampling *s, const double *logits, int64_t n,
     if (s->temperature == 0) return order[0];
     if (s->top_k && s->top_k < n) n = s->top_k;
     if (s->top_p < 1) {
-        double most = s->top_p * sum_of(s, logits, order, n), sum = 0;
+        double most = s->top_p * sample_sum_of(s, logits, order, n), sum = 0;
         int64_t kept = 0;
         while (kept < n && sum < most)
-            sum += weight(s, logits, order[kept++], order[0]);
+            sum += sample_weight(s, logits, order[kept++], order[0]);
         n = kept;
     }
-    double left = u * sum_of(s, logits, order, n);
+    double left = u * sample_sum_of(s, logits, order, n);
     for (int64_t i = 0; i + 1 < n; i++) {
-        left -= weight(s, logits, order[i], order[0]);
+        left -= sample_weight(s, logits, order[i], order[0]);
         if (left < 0) return order[i];
     }
     return order[n - 1];

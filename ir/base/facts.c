@@ -78,13 +78,13 @@ void fact_row(Facts *f, const char *key, long long v, const char *row) {
     fact_end(f, key);
 }
 
-static void take(StrBuf *from, StrBuf *to) {
+static void facts_take(StrBuf *from, StrBuf *to) {
     if (from->len) sb_putn(to, from->data, from->len);
     sb_free(from);
 }
 
 void fact_text(Facts *f, const char *key, StrBuf *value) {
-    take(value, &f->text);
+    facts_take(value, &f->text);
     fact_end(f, key);
 }
 
@@ -99,7 +99,7 @@ void fact_part(Facts *f, const char *key, Facts *part, const char *line) {
 
 void fact_list(Facts *f, const char *key, FactList *l) {
     sb_puts(&f->text, !l->json ? "" : l->lines ? "[\n" : "[");
-    take(&l->text, &f->text);
+    facts_take(&l->text, &f->text);
     sb_puts(&f->text, l->json ? "]" : "");
     fact_end(f, key);
 }
@@ -123,7 +123,7 @@ static void put_members(const Facts *f, StrBuf *sb) {
     }
 }
 
-static void put_line(const Facts *f, const char *line, StrBuf *sb) {
+static void facts_put_line(const Facts *f, const char *line, StrBuf *sb) {
     while (*line) {
         size_t n = strcspn(line, "{");
         sb_putn(sb, line, n);
@@ -142,7 +142,7 @@ void facts_put_members(Facts *f, const char *line, StrBuf *sb) {
     if (f->json)
         put_members(f, sb);
     else if (line)
-        put_line(f, line, sb);
+        facts_put_line(f, line, sb);
     else
         for (int i = 0; i < f->n; i++) put_fact(f, i, sb);
     sb_free(&f->text);
@@ -181,6 +181,6 @@ void fact_next_word(FactList *l, const char *word) {
 
 void fact_list_put(FactList *l, StrBuf *sb) {
     sb_puts(sb, l->json ? "[" : "");
-    take(&l->text, sb);
+    facts_take(&l->text, sb);
     sb_puts(sb, l->json ? "]\n" : "");
 }

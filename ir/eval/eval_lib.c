@@ -304,7 +304,7 @@ static double attend_score(const EvalCx *cx, const Attend *a, int64_t i,
 }
 
 /* The factor by which dropout multiplies the probability. */
-static double attend_kept(const Attend *a, int64_t i, int64_t j) {
+static double eval_attend_kept(const Attend *a, int64_t i, int64_t j) {
     if (a->ratio == 0) return 1;
     bool kept = eval_uniform(a->rng->i, a->salt, i * a->u + j) >=
                 (double)(float)a->ratio;
@@ -326,7 +326,7 @@ Status eval_attend(EvalCx *cx) {
         for (int64_t j = 0; j < a.u && !none; j++)
             for (int64_t c = 0; c < a.e; c++)
                 y[c] += exp(attend_score(cx, &a, i, j) - top) / sum *
-                        attend_kept(&a, i, j) *
+                        eval_attend_kept(&a, i, j) *
                         cx->in[2]->f[attend_value(&a, i, j) + c];
         cx->out[1]->f[2 * i] = none && zeros ? INFINITY : top;
         cx->out[1]->f[2 * i + 1] = none ? 0 : log(sum);
@@ -352,7 +352,7 @@ Status eval_attend_grad(EvalCx *cx) {
             const double *lse = cx->in[4]->f + 2 * i;
             double *dv = out[2] + attend_value(&to, i, j);
             double p = exp(attend_score(cx, &a, i, j) - lse[0] - lse[1]);
-            double kept = attend_kept(&a, i, j), dp = 0;
+            double kept = eval_attend_kept(&a, i, j), dp = 0;
             for (int64_t c = 0; c < a.e; c++) {
                 dp += dy[c] * v[c];
                 dv[c] += p * kept * dy[c];
@@ -429,8 +429,8 @@ static int64_t plane_size(const Type *t) {
 
 /* The three convolutions compute y += x*w, dx += dy*w and dw += x*dy over
    the same triples of positions; the op decides which of x, w, y is the sum. */
-static Status conv_run(EvalCx *cx, EvalTensor *x, EvalTensor *w,
-                       EvalTensor *y) {
+static Status eval_conv_run(EvalCx *cx, EvalTensor *x, EvalTensor *w,
+                            EvalTensor *y) {
     const EvalTensor *sum = cx->out[0];
     const Type *xt = type_get(x->type), *wt = type_get(w->type);
     const Type *yt = type_get(y->type);
@@ -459,18 +459,18 @@ static Status conv_run(EvalCx *cx, EvalTensor *x, EvalTensor *w,
 }
 
 Status eval_conv(EvalCx *cx) {
-    return conv_run(cx, (EvalTensor *)cx->in[0], (EvalTensor *)cx->in[1],
-                    cx->out[0]);
+    return eval_conv_run(cx, (EvalTensor *)cx->in[0], (EvalTensor *)cx->in[1],
+                         cx->out[0]);
 }
 
 Status eval_conv_dgrad(EvalCx *cx) {
-    return conv_run(cx, cx->out[0], (EvalTensor *)cx->in[1],
-                    (EvalTensor *)cx->in[0]);
+    return eval_conv_run(cx, cx->out[0], (EvalTensor *)cx->in[1],
+                         (EvalTensor *)cx->in[0]);
 }
 
 Status eval_conv_wgrad(EvalCx *cx) {
-    return conv_run(cx, (EvalTensor *)cx->in[0], cx->out[0],
-                    (EvalTensor *)cx->in[1]);
+    return eval_conv_run(cx, (EvalTensor *)cx->in[0], cx->out[0],
+                         (EvalTensor *)cx->in[1]);
 }
 
 /* ---- pools --------------------------------------------------------------- */

@@ -33,7 +33,7 @@ static Str old_name(Str name) { return internf("old %s", name); }
 static Str finite_name(void) { return intern("all finite"); }
 
 /* name = where(finite, name, old name) */
-static Stmt guarded(DefParser *p, Str name) {
+static Stmt optimizer_guarded(DefParser *p, Str name) {
     Expr *e = made_expr(p, E_CALL, intern("where"));
     e->callee = CALLEE_OP;
     e->code = OP_WHERE;
@@ -53,7 +53,7 @@ static Stmt guarded_state(DefParser *p, const OptimizerState *state) {
     e->builtin = F_present;
     vec_push(p->a, &e->args, made_expr(p, E_NAME, old_name(name)));
     s.value = e;
-    vec_push(p->a, &s.body, guarded(p, name));
+    vec_push(p->a, &s.body, optimizer_guarded(p, name));
     Str parameter = p->fn->operands.data[0].name;
     Expr *missing = state->dtype == DT_F64 ? made_expr(p, E_FLOAT, NULL)
                                            : made_expr(p, E_NAME, parameter);
@@ -73,7 +73,7 @@ static void add_guards(DefParser *p, const Optimizer *o) {
     for (int i = 0; i < o->states.len; i++)
         keep_old(p, &all, o->states.data[i].name);
     for (int i = 0; i < b->len; i++) vec_push(p->a, &all, b->data[i]);
-    vec_push(p->a, &all, guarded(p, parameter));
+    vec_push(p->a, &all, optimizer_guarded(p, parameter));
     for (int i = 0; i < o->states.len; i++)
         vec_push(p->a, &all, guarded_state(p, &o->states.data[i]));
     *b = all;
@@ -262,7 +262,7 @@ static Status new_part(DefParser *p, const Token *at, Str name, Fn **out) {
                     name, of->info.text, f->info.text);
 }
 
-static bool has_name(const Names *n, Str name) {
+static bool optimizer_has_name(const Names *n, Str name) {
     bool any = false;
     for (int i = 0; i < n->len; i++) any |= n->data[i] == name;
     return any;
@@ -272,7 +272,7 @@ static bool assigns(const Block *b, Str name) {
     bool any = false;
     for (int i = 0; i < b->len; i++) {
         const Stmt *s = &b->data[i];
-        any |= has_name(&s->names, name) || assigns(&s->body, name) ||
+        any |= optimizer_has_name(&s->names, name) || assigns(&s->body, name) ||
                assigns(&s->other, name);
     }
     return any;
@@ -280,7 +280,8 @@ static bool assigns(const Block *b, Str name) {
 
 /* Whether an operand, a key, a state, one of the first `once` results of that
    part, or an earlier total has that name. */
-static bool is_taken(const Fn *f, const Optimizer *o, int once, Str name) {
+static bool optimizer_is_taken(const Fn *f, const Optimizer *o, int once,
+                               Str name) {
     bool used = false;
     for (int i = 0; i < f->operands.len; i++)
         used |= f->operands.data[i].name == name;
@@ -299,7 +300,7 @@ static Status check_once(DefParser *p, const Optimizer *o) {
     for (int i = 0; i < o->once->results.len; i++) {
         Str name = o->once->results.data[i].name;
         Token at = lex_token_at(p->lx, o->once->line, 1);
-        if (is_taken(p->fn, o, i, name))
+        if (optimizer_is_taken(p->fn, o, i, name))
             return lex_fail(p->lx, &at, "'%.60s' is there already", name);
     }
     return OK;
@@ -334,7 +335,7 @@ static Status add_total(DefParser *p, Optimizer *o, const Stmt *s,
         return lex_fail(p->lx, &at, "a total is NAME = total(x)");
     Str name = s->names.data[0];
     Fn *f;
-    if (is_taken(p->fn, o, o->once->results.len, name) ||
+    if (optimizer_is_taken(p->fn, o, o->once->results.len, name) ||
         assigns(before, name) || name == intern("once"))
         return lex_fail(p->lx, &at, "'%.60s' is there already", name);
     TRY(new_part(p, &at, name, &f));
@@ -388,7 +389,7 @@ static void finish_part(const Optimizer *o, Fn *f) {
     f->optimizer = o;
 }
 
-static Status finish(DefParser *p, Optimizer *o, Fn *once) {
+static Status optimizer_finish(DefParser *p, Optimizer *o, Fn *once) {
     Fn *f = p->fn;
     o->once = once;
     o->update = f;
@@ -443,7 +444,7 @@ Status parse_optimizer(Lexer *lx, Arena *a, const Module *m,
     TRY(def_open_block(&p, &f->body.block));
     f->size = lx->tok.at + 1 - start;
     f->text = arena_dup(a, lx->text + start, f->size);
-    TRY(finish(&p, o, once));
+    TRY(optimizer_finish(&p, o, once));
     for (int i = 0; m && i < m->fns.len; i++)
         vec_push(a, &o->helpers, m->fns.data[i]);
     lx->infix = false;

@@ -60,17 +60,17 @@ Status def_deeper(DefParser *p) {
 
 /* ---- expressions --------------------------------------------------------- */
 
-static void reach(Expr *e, const Expr *child) {
+static void expr_reach(Expr *e, const Expr *child) {
     if (child && child->depth >= e->depth) e->depth = child->depth + 1;
 }
 
 /* Ends an expression. */
 static Status grown(DefParser *p, Expr *e) {
-    reach(e, e->a);
-    reach(e, e->b);
-    reach(e, e->c);
-    for (int i = 0; i < e->args.len; i++) reach(e, e->args.data[i]);
-    for (int i = 0; i < e->keys.len; i++) reach(e, e->keys.data[i].value);
+    expr_reach(e, e->a);
+    expr_reach(e, e->b);
+    expr_reach(e, e->c);
+    for (int i = 0; i < e->args.len; i++) expr_reach(e, e->args.data[i]);
+    for (int i = 0; i < e->keys.len; i++) expr_reach(e, e->keys.data[i].value);
     if (e->depth <= MAX_TREE) return OK;
     return lex_fail(p->lx, &p->lx->tok,
                     "more than %d operators in one expression", MAX_TREE);
@@ -85,7 +85,7 @@ static Expr *new_expr(DefParser *p, ExprKind kind) {
 }
 
 /* [a, b, ..] or [a for name in list if c] */
-static Status parse_list(DefParser *p, Expr *e) {
+static Status expr_parse_list(DefParser *p, Expr *e) {
     Lexer *lx = p->lx;
     bool more, is;
     TRY(lex_open(lx, '[', ']', &more));
@@ -138,7 +138,7 @@ static Status find_callee(DefParser *p, const Token *at, Expr *e) {
     return unknown_callee(p, at, e->name);
 }
 
-static Status parse_args(DefParser *p, const Token *at, Expr *e) {
+static Status expr_parse_args(DefParser *p, const Token *at, Expr *e) {
     Lexer *lx = p->lx;
     bool more;
     TRY(find_callee(p, at, e));
@@ -183,7 +183,7 @@ static Status parse_word(DefParser *p, Expr *e) {
     TRY(def_name(p, "a value", &e->name));
     if (!lex_is(lx, '(')) return OK;
     e->kind = E_CALL;
-    return parse_args(p, &at, e);
+    return expr_parse_args(p, &at, e);
 }
 
 Status def_primary(DefParser *p, const Expr **out) {
@@ -220,7 +220,7 @@ Status def_primary(DefParser *p, const Expr **out) {
     }
     e->kind = E_LIST;
     if (!lex_is(lx, '[')) return lex_expected(lx, "a value");
-    TRY(parse_list(p, e));
+    TRY(expr_parse_list(p, e));
     return grown(p, e);
 }
 

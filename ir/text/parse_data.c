@@ -55,7 +55,7 @@ static Status parse_element(Lexer *lx, DType d, Element *out) {
     return OK;
 }
 
-static void store(const Tensor *t, int64_t i, Element e) {
+static void data_store(const Tensor *t, int64_t i, Element e) {
     if (dtype_is_float(type_get(t->type)->dtype))
         tensor_set(t, i, e.f);
     else
@@ -106,7 +106,7 @@ static Status new_tensor(Parser *p, const Token *at, TypeId t, Tensor **out) {
 }
 
 /* A few characters can fill a whole constant. */
-static Status count_made(Parser *p, const Token *at, TypeId t) {
+static Status data_count_made(Parser *p, const Token *at, TypeId t) {
     if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, at, t);
     p->made += type_count(type_get(t));
     if (p->made <= MADE_LIMIT) return OK;
@@ -137,7 +137,8 @@ static Status parse_list(Parser *p, TypeId t, Init *init) {
         return lex_fail(&p->lx, &at, "%d elements, the type has %lld", list.len,
                         (long long)want);
     TRY(new_tensor(p, &at, t, &init->tensor));
-    for (int i = 0; i < list.len; i++) store(init->tensor, i, list.data[i]);
+    for (int i = 0; i < list.len; i++)
+        data_store(init->tensor, i, list.data[i]);
     return OK;
 }
 
@@ -172,7 +173,7 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
     TRY(lex_expect(lx, ')'));
     init_draw(gen, hash, range, init);
     if (!is_const) return OK;
-    TRY(count_made(p, &at, t));
+    TRY(data_count_made(p, &at, t));
     init->tensor = tensor_drawn(p->m->arena, t, &init->draw);
     return OK;
 }
@@ -199,9 +200,9 @@ static Status parse_splat(Parser *p, TypeId t, bool is_const, Init *init) {
     int64_t n = type_count(type_get(t));
     bool exact = as_double(d, e, &init->fill);
     if (!is_const && (exact || n == 0)) return OK;
-    if (is_const) TRY(count_made(p, &at, t));
+    if (is_const) TRY(data_count_made(p, &at, t));
     TRY(new_tensor(p, &at, t, &init->tensor));
-    if (n) store(init->tensor, 0, e);
+    if (n) data_store(init->tensor, 0, e);
     tensor_repeat(init->tensor);
     return OK;
 }

@@ -51,7 +51,7 @@ static void put_word(StrBuf *sb, Str s) {
 
 /* ---- attributes ---------------------------------------------------------- */
 
-static void put_attr(StrBuf *sb, const Attr *a) {
+static void print_put_attr(StrBuf *sb, const Attr *a) {
     const AttrInfo *info = attr_get(a->key);
     sb_printf(sb, "%s=", info->text);
     switch (info->kind) {
@@ -94,7 +94,7 @@ static void put_typed(StrBuf *sb, const Graph *g, const Value *v) {
     }
 }
 
-static void put_declared(StrBuf *sb, const Graph *g, const Value *v) {
+static void print_put_declared(StrBuf *sb, const Graph *g, const Value *v) {
     put_name(sb, v->name);
     sb_puts(sb, ": ");
     put_typed(sb, g, v);
@@ -125,7 +125,7 @@ static void put_init(StrBuf *sb, const Var *v) {
     sb_free(&text);
 }
 
-static void put_option(StrBuf *sb, bool *any, const char *name) {
+static void print_put_option(StrBuf *sb, bool *any, const char *name) {
     sb_printf(sb, "%s%s=", *any ? ", " : " {", name);
     *any = true;
 }
@@ -134,25 +134,25 @@ static void put_option(StrBuf *sb, bool *any, const char *name) {
 static void put_var_options(StrBuf *sb, const Var *v) {
     bool any = false;
     if (v->lr_scale != 1) {
-        put_option(sb, &any, "lr_scale");
+        print_put_option(sb, &any, "lr_scale");
         sb_put_double(sb, v->lr_scale, false);
     }
     if (v->stored_dtype != type_get(v->type)->dtype) {
-        put_option(sb, &any, "stored");
+        print_put_option(sb, &any, "stored");
         sb_puts(sb, dtype_info[v->stored_dtype].text);
     }
     if (!isnan(v->weight_decay)) {
-        put_option(sb, &any, "weight_decay");
+        print_put_option(sb, &any, "weight_decay");
         sb_put_double(sb, v->weight_decay, false);
     }
     if (v->why) {
-        put_option(sb, &any, "why");
+        print_put_option(sb, &any, "why");
         sb_put_quoted(sb, v->why);
     }
     if (any) sb_puts(sb, "}");
 }
 
-static bool used_elsewhere(const Graph *g, int var, Arena *scratch) {
+static bool print_used_elsewhere(const Graph *g, int var, Arena *scratch) {
     const Module *m = g->module;
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *h = m->graphs.data[i];
@@ -175,7 +175,7 @@ static int *shown_values(const Graph *g, Arena *scratch) {
     for (int i = 1; first && i < g->values.len; i++) {
         const Value *v = &g->values.data[i];
         if (v->kind == VK_VAR && !shown[i])
-            shown[i] = !used_elsewhere(g, v->var, scratch);
+            shown[i] = !print_used_elsewhere(g, v->var, scratch);
     }
     return shown;
 }
@@ -190,7 +190,7 @@ static void print_vars(StrBuf *sb, const Graph *g, const int *shown) {
         if (v->kind != VK_VAR || !shown[i]) continue;
         const Var *var = &g->module->vars.data[v->var];
         item.len = 0;
-        put_declared(&item, g, v);
+        print_put_declared(&item, g, v);
         put_init(&item, var);
         put_var_options(&item, var);
         if ((int)var->kind == kind && sb->len - line + item.len + 2 <= 80) {
@@ -212,7 +212,7 @@ static void print_consts(StrBuf *sb, const Graph *g, const int *shown) {
         const Value *v = &g->values.data[i];
         if (v->kind != VK_CONST || !v->name || !shown[i]) continue;
         sb_puts(sb, "  const ");
-        put_declared(sb, g, v);
+        print_put_declared(sb, g, v);
         sb_puts(sb, " = ");
         if (v->init_text)
             sb_puts(sb, v->init_text);
@@ -236,7 +236,7 @@ void print_node(const Graph *g, const Node *n, StrBuf *sb) {
     }
     for (int i = 0; i < n->nattr; i++) {
         sb_puts(sb, i ? ", " : " {");
-        put_attr(sb, &n->attrs[i]);
+        print_put_attr(sb, &n->attrs[i]);
     }
     sb_puts(sb, n->nattr ? "} :" : " :");
     for (int i = 0; i < n->nout; i++) {
@@ -315,7 +315,7 @@ void print_graph(const Graph *g, StrBuf *sb) {
     sb_puts(sb, "(");
     for (int i = 0; i < g->inputs.len; i++) {
         if (i) sb_puts(sb, ", ");
-        put_declared(sb, g, value_get(g, g->inputs.data[i]));
+        print_put_declared(sb, g, value_get(g, g->inputs.data[i]));
     }
     sb_puts(sb, ")");
     if (g->target != TARGET_ANY)
@@ -336,11 +336,11 @@ static void print_header(const Module *m, StrBuf *sb) {
     sb_puts(sb, "module ");
     put_word(sb, m->name);
     if (m->class_axis >= 0) {
-        put_option(sb, &any, "class_axis");
+        print_put_option(sb, &any, "class_axis");
         sb_printf(sb, "%d", m->class_axis);
     }
     if (m->producer) {
-        put_option(sb, &any, "producer");
+        print_put_option(sb, &any, "producer");
         sb_put_quoted(sb, m->producer);
     }
     sb_puts(sb, any ? "}\n\n" : "\n\n");

@@ -63,12 +63,12 @@ static void note_reader(Adapt *x, const Graph *g, const Node *n) {
     }
 }
 
-static bool is_weight(const Var *v) {
+static bool adapt_is_weight(const Var *v) {
     return (v->kind == VAR_PARAM || v->kind == VAR_FROZEN) &&
            dtype_is_float(type_get(v->type)->dtype);
 }
 
-static bool is_named(const Options *o, Str name) {
+static bool adapt_is_named(const Options *o, Str name) {
     bool named = false;
     for (int i = 0; i < o->train_rules.len; i++)
         if (glob_layer(o->train_rules.data[i].glob, name))
@@ -82,8 +82,8 @@ static void find_uses(Adapt *x) {
     for (int i = 0; i < x->nvar; i++) {
         Use *u = &x->use[i];
         u->adapter = -1;
-        u->whole = is_named(o, x->m->vars.data[i].name);
-        if (!is_weight(&x->m->vars.data[i])) continue;
+        u->whole = adapt_is_named(o, x->m->vars.data[i].name);
+        if (!adapt_is_weight(&x->m->vars.data[i])) continue;
         for (int k = 0; k < o->adapters.len; k++)
             if (glob_layer(o->adapters.data[k].glob, x->m->vars.data[i].name))
                 u->spec = &o->adapters.data[k];
@@ -135,7 +135,8 @@ static Str part_name(Str module, const char *part) {
 
 /* ---- the variables ------------------------------------------------------- */
 
-static Status add_part(Adapt *x, const Use *u, Str name, TypeId t, Var **out) {
+static Status adapt_add_part(Adapt *x, const Use *u, Str name, TypeId t,
+                             Var **out) {
     Module *m = x->m;
     if (module_find_var(m, name) >= 0)
         return fail(x->cx->diag, (Loc){.file = m->file},
@@ -177,13 +178,14 @@ static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, Type t) {
     a->dropout = u->spec->dropout;
     a->a = part_name(a->module, "A");
     a->b = part_name(a->module, "B");
-    TRY(add_part(x, u, a->a, type_make(DT_F32, t.rank, t.dim), &v));
+    TRY(adapt_add_part(x, u, a->a, type_make(DT_F32, t.rank, t.dim), &v));
     v->draw = kaiming(x, a->a, in);
-    TRY(add_part(x, u, a->b, type_make(DT_F32, t.rank, up), &v));
+    TRY(adapt_add_part(x, u, a->b, type_make(DT_F32, t.rank, up), &v));
     if (!u->spec->dora) return OK;
     a->magnitude = internf("%s.lora_magnitude_vector", a->module);
-    TRY(add_part(x, u, a->magnitude,
-                 a->axes ? channels(a, out) : type_make(DT_F32, 1, &out), &v));
+    TRY(adapt_add_part(x, u, a->magnitude,
+                       a->axes ? channels(a, out) : type_make(DT_F32, 1, &out),
+                       &v));
     v->fill = NAN; /* until program refresh has run (dora.h) */
     return OK;
 }
@@ -262,12 +264,12 @@ static Status add_ia3_parts(Adapt *x, const Use *u, int var, Adapter *a,
     a->factor = internf("%s.ia3_l", a->module);
     TypeId t = type_make(DT_F32, 2, a->feedforward ? inputs : outputs);
     if (a->axes) t = channels(a, a->feedforward ? in : out);
-    TRY(add_part(x, u, a->factor, t, &v));
+    TRY(adapt_add_part(x, u, a->factor, t, &v));
     v->fill = 1;
     return a->feedforward ? OK : find_bias(x, var, a);
 }
 
-static Status add_adapter(Adapt *x, int var) {
+static Status adapt_add_adapter(Adapt *x, int var) {
     Use *u = &x->use[var];
     Type t = *type_get(x->m->vars.data[var].type);
     if (u->columns) {
@@ -296,12 +298,12 @@ static Status add_adapters(Adapt *x, const AdapterSpec *spec) {
     Status st = OK;
     for (int i = 0; i < x->nvar && st == OK; i++) {
         const Var *v = &x->m->vars.data[i];
-        named |= is_weight(v) && glob_layer(spec->glob, v->name);
+        named |= adapt_is_weight(v) && glob_layer(spec->glob, v->name);
         if (x->use[i].spec != spec) continue;
         const char *why = why_not(x, i);
         matched++;
         if (!why) {
-            st = add_adapter(x, i);
+            st = adapt_add_adapter(x, i);
             adapted++;
         } else if (type_get(v->type)->rank >= 2) {
             matrix = i;

@@ -5,7 +5,7 @@
 #include "passes/codes.h"
 #include "passes/rewrite.h"
 
-static ValueId repeated(const ValueId *original, ValueId v) {
+static ValueId again_repeated(const ValueId *original, ValueId v) {
     return original[v.i].i ? original[v.i] : v;
 }
 
@@ -14,12 +14,12 @@ static ValueId repeated(const ValueId *original, ValueId v) {
 static const Node *repeated_node(const Graph *g, const UserIndex *users,
                                  const ValueId *original, const Node *n) {
     if (!n->nin || n->nout != 1) return NULL;
-    Users u = users_of(users, repeated(original, n->in[0]));
+    Users u = users_of(users, again_repeated(original, n->in[0]));
     for (; u.at < u.end; u.at++) {
         const Node *x = node_get(g, *u.at);
         bool same = !x->flags && node_same_work(x, n);
         for (int i = 0; i < n->nin && same; i++)
-            same = same_value(x->in[i], repeated(original, n->in[i]));
+            same = same_value(x->in[i], again_repeated(original, n->in[i]));
         if (same) return x;
     }
     return NULL;

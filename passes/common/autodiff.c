@@ -91,14 +91,14 @@ static bool differentiable(const Node *n) {
 
 /* ---- which values matter ------------------------------------------------- */
 
-static bool is_float(const Graph *g, ValueId v) {
+static bool grad_is_float(const Graph *g, ValueId v) {
     return is_value(v) && dtype_is_float(value_dtype(g, v));
 }
 
 static void mark_wanted(Diff *s, ValueId v) {
     if (!slot(s, v)) return;
     s->wanted[slot(s, v)] = true;
-    s->active[slot(s, v)] = is_float(s->g, v);
+    s->active[slot(s, v)] = grad_is_float(s->g, v);
 }
 
 static void mark_active(Diff *s, int start) {
@@ -110,7 +110,8 @@ static void mark_active(Diff *s, int start) {
             any |= s->active[slot(s, node->in[j])];
         if (!any || !differentiable(node)) continue;
         for (int j = 0; j < node->nout; j++)
-            s->active[slot(s, node->out[j])] |= is_float(s->g, node->out[j]);
+            s->active[slot(s, node->out[j])] |=
+                grad_is_float(s->g, node->out[j]);
     }
 }
 
@@ -309,13 +310,13 @@ static ValueId gradient(Diff *s, ValueId v) {
 
 /* ---- one node ------------------------------------------------------------ */
 
-static Status visit(Diff *s, NodeId id);
+static Status grad_visit(Diff *s, NodeId id);
 
 static Status walk_back(Diff *s, int start) {
     int n = s->g->order.len - start;
     NodeId *order = arena_dup(s->scratch, s->g->order.data + start,
                               (size_t)n * sizeof *order);
-    for (int k = n - 1; k >= 0; k--) TRY(visit(s, order[k]));
+    for (int k = n - 1; k >= 0; k--) TRY(grad_visit(s, order[k]));
     return OK;
 }
 
@@ -377,7 +378,7 @@ static Status grad_node(Diff *s, const Node *n, const ValueId *gout,
     return st;
 }
 
-static Status visit(Diff *s, NodeId id) {
+static Status grad_visit(Diff *s, NodeId id) {
     Node n = *node_get(s->g, id);
     bool flows = false, wanted = false;
     for (int k = 0; k < n.nout; k++)
@@ -418,7 +419,8 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads) {
     Finite finite = {.g = g, .a = scratch};
     Diff s = diff_new(g, d, scratch, flags, 1, NULL, 0, &finite);
-    if (!is_float(g, loss) || (!is_value(seed) && value_count(g, loss) != 1))
+    if (!grad_is_float(g, loss) ||
+        (!is_value(seed) && value_count(g, loss) != 1))
         return fail(d, (Loc){0},
                     "the loss '%s' is not one floating-point "
                     "number",
@@ -472,7 +474,7 @@ static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
         for (int j = 0; j < n->nin; j++) reads |= after[n->in[j].i];
         for (int j = 0; j < n->nout; j++) {
             used |= needs[n->out[j].i];
-            passes &= is_float(g, n->out[j]) || j > 0;
+            passes &= grad_is_float(g, n->out[j]) || j > 0;
         }
         if (!reads || !used) continue;
         if (!passes) block = n;

@@ -83,7 +83,7 @@ static bool sees_through(const Graph *g, const Node *n, Casts casts) {
 }
 
 /* The value of which v is a cast or an expansion. */
-static ValueId behind(const Graph *g, ValueId v, Casts casts) {
+static ValueId bound_behind(const Graph *g, ValueId v, Casts casts) {
     const Node *n;
     while ((n = value_maker(g, v)) && sees_through(g, n, casts)) v = n->in[0];
     return v;
@@ -91,12 +91,12 @@ static ValueId behind(const Graph *g, ValueId v, Casts casts) {
 
 static const Node *maker_behind(const Graph *g, ValueId v, OpCode op,
                                 Casts casts) {
-    const Node *n = value_maker(g, behind(g, v, casts));
+    const Node *n = value_maker(g, bound_behind(g, v, casts));
     return n && !n->fn && n->op == op ? n : NULL;
 }
 
 static bool same_behind(const Graph *g, ValueId x, ValueId y) {
-    return same_value(behind(g, x, NEAR), behind(g, y, NEAR));
+    return same_value(bound_behind(g, x, NEAR), bound_behind(g, y, NEAR));
 }
 
 /* The reduction that computes v and keeps its reduced axes as 1. */

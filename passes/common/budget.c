@@ -27,7 +27,7 @@ static double sum_bytes(const Choice *c) {
 }
 
 /* A higher price than twice all bytes gives the same assignment. */
-static int64_t in_parts(double bytes, double most) {
+static int64_t budget_in_parts(double bytes, double most) {
     return (int64_t)llround(PARTS * fmin(bytes, 2 * most));
 }
 
@@ -45,7 +45,7 @@ static CutCost cost_of(const Choice *c, const Term *t, const double *price,
     for (int k = 0; k < NUM_ERRORS; k++)
         if (isfinite(c->limit[k]) && c->limit[k] > 0)
             part += t->error[k] / c->limit[k];
-    cost.of[0] = t->bytes * PARTS + in_parts(priced(t, price), most);
+    cost.of[0] = t->bytes * PARTS + budget_in_parts(priced(t, price), most);
     cost.of[1] = t->saved;
     cost.of[2] = (int64_t)llround(fmin(part, 1024) * 0x1p30);
     cost.of[3] = t->error[ERROR_LOSS] > 0 || t->error[ERROR_GRADIENT] > 0;
@@ -79,7 +79,7 @@ static bool applies(const Term *t, const bool *low) {
     }
 }
 
-static double bound_of(const Choice *c, const Chosen *x, int64_t parts) {
+static double budget_bound_of(const Choice *c, const Chosen *x, int64_t parts) {
     /* rounding changed each term by at most half a unit */
     double bound = ((double)parts - c->terms.len) / PARTS;
     for (int k = 0; k < NUM_ERRORS; k++)
@@ -101,7 +101,7 @@ Chosen choice_at(const Choice *c, const double *price, Arena *a) {
         for (int k = 0; k < NUM_ERRORS; k++) x.error[k] += t->error[k];
     }
     memcpy(x.price, price, sizeof x.price);
-    x.bound = bound_of(c, &x, total.of[0]);
+    x.bound = budget_bound_of(c, &x, total.of[0]);
     arena_free(scratch);
     return x;
 }
@@ -205,7 +205,7 @@ const ErrorOf *errors_find(const Errors *e, uint64_t key) {
                      : NULL;
 }
 
-static uint64_t hash_text(uint64_t h, Str s) {
+static uint64_t budget_hash_text(uint64_t h, Str s) {
     return s ? hash_bytes(h, s, strlen(s) + 1) : hash_bytes(h, "", 1);
 }
 
@@ -230,8 +230,8 @@ static uint64_t leaf_key(uint64_t h, const Graph *g, const Value *v) {
     h = hash_bytes(h, &v->kind, sizeof v->kind);
     h = hash_bytes(h, &d, sizeof d);
     if (v->kind == VK_VAR)
-        return hash_text(h, g->module->vars.data[v->var].name);
-    return v->kind == VK_CONST ? h : hash_text(h, v->name);
+        return budget_hash_text(h, g->module->vars.data[v->var].name);
+    return v->kind == VK_CONST ? h : budget_hash_text(h, v->name);
 }
 
 /* Shapes differ between batches. */
@@ -245,7 +245,7 @@ static uint64_t hash_attr(uint64_t h, const Attr *a) {
 
 uint64_t *value_keys(const Graph *g, Str objective, Arena *a) {
     uint64_t *key = NEW_ARRAY(a, uint64_t, g->values.len);
-    uint64_t first = hash_text(7, objective);
+    uint64_t first = budget_hash_text(7, objective);
     Seen seen = {.room = 64};
     while (seen.room < 2 * (size_t)g->values.len) seen.room *= 2;
     seen.key = NEW_ARRAY(a, uint64_t, seen.room);
@@ -275,7 +275,7 @@ uint64_t operand_key(uint64_t product, int operand) {
 
 uint64_t name_key(const Graph *g, Str objective, ValueId v) {
     const Value *x = value_get(g, v);
-    uint64_t h = hash_text(hash_text(11, objective), x->name);
+    uint64_t h = budget_hash_text(budget_hash_text(11, objective), x->name);
     if (x->kind == VK_RESULT)
         h = hash_bytes(h, &node_get(g, x->def)->op, sizeof(OpCode));
     return h;

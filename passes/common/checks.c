@@ -195,7 +195,7 @@ static ValueId checks_bin(Cx *cx, OpCode op, ValueId x, ValueId y) {
     return b2(&cx->b, op, x, y, DT_DEFAULT);
 }
 
-static ValueId i64c(Cx *cx, int64_t v) {
+static ValueId checks_i64c(Cx *cx, int64_t v) {
     return graph_scalar_int(cx->g, DT_I64, v);
 }
 
@@ -231,20 +231,20 @@ static ValueId positions(Cx *cx, ValueId v, ValueId root) {
 static ValueId first_bad(Cx *cx, const Check *c) {
     ValueId x = flat(cx, c->checked);
     ValueId at = flat(cx, positions(cx, c->checked, c->root));
-    ValueId bad =
-        checks_bin(cx, OP_OR, checks_bin(cx, OP_LESS, x, i64c(cx, c->least)),
-                   checks_bin(cx, OP_GREATER, x, i64c(cx, c->most)));
+    ValueId bad = checks_bin(
+        cx, OP_OR, checks_bin(cx, OP_LESS, x, checks_i64c(cx, c->least)),
+        checks_bin(cx, OP_GREATER, x, checks_i64c(cx, c->most)));
     if (c->ignores && !(c->ignore >= c->least && c->ignore <= c->most)) {
-        ValueId same = checks_bin(cx, OP_EQUAL, x, i64c(cx, c->ignore));
+        ValueId same = checks_bin(cx, OP_EQUAL, x, checks_i64c(cx, c->ignore));
         bad = checks_bin(cx, OP_AND, bad, b1(&cx->b, OP_NOT, same, DT_DEFAULT));
     }
-    ValueId none = i64c(cx, INT64_MAX);
+    ValueId none = checks_i64c(cx, INT64_MAX);
     int64_t axis = 0;
     ValueId first =
         b_reduce(&cx->b, OP_REDUCE_MIN, b_where(&cx->b, bad, at, none), &axis,
                  1, false, DT_DEFAULT);
-    return b_where(&cx->b, checks_bin(cx, OP_EQUAL, first, none), i64c(cx, -1),
-                   first);
+    return b_where(&cx->b, checks_bin(cx, OP_EQUAL, first, none),
+                   checks_i64c(cx, -1), first);
 }
 
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {
@@ -256,13 +256,14 @@ static void output(Cx *cx, Family f, const Check *c, ValueId v) {
 
 /* ---- what training keeps ------------------------------------------------- */
 
-static void keep(Cx *cx, OwnVar v, ValueId any, ValueId value) {
+static void checks_keep(Cx *cx, OwnVar v, ValueId any, ValueId value) {
     ValueId var = graph_own_var(cx->g, v, 0);
     graph_write(cx->g, var, b_where(&cx->b, any, value, var));
 }
 
-static void emit(Cx *cx, bool trains) {
-    ValueId which = i64c(cx, -1), bad_at = which, bad_value = i64c(cx, 0);
+static void checks_emit(Cx *cx, bool trains) {
+    ValueId which = checks_i64c(cx, -1), bad_at = which,
+            bad_value = checks_i64c(cx, 0);
     Attr axis = attr_i(AK_axis, 0);
     int n = cx->checks.len;
     ValueId *at = NEW_ARRAY(cx->pass->scratch, ValueId, n);
@@ -279,17 +280,19 @@ static void emit(Cx *cx, bool trains) {
     }
     if (!trains) return;
     for (int i = n; i-- > 0;) { /* the first check that fails; -1: none */
-        ValueId bad = checks_bin(cx, OP_GREATER_EQUAL, at[i], i64c(cx, 0));
-        which = b_where(&cx->b, bad, i64c(cx, i), which);
+        ValueId bad =
+            checks_bin(cx, OP_GREATER_EQUAL, at[i], checks_i64c(cx, 0));
+        which = b_where(&cx->b, bad, checks_i64c(cx, i), which);
         bad_at = b_where(&cx->b, bad, at[i], bad_at);
         bad_value = b_where(&cx->b, bad, value[i], bad_value);
     }
-    ValueId any = checks_bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
+    ValueId any = checks_bin(cx, OP_GREATER_EQUAL, which, checks_i64c(cx, 0));
     ValueId count = graph_own_var(cx->g, OWN_BAD_DATA, 0);
-    keep(cx, OWN_BAD_DATA, any, checks_bin(cx, OP_ADD, count, i64c(cx, 1)));
-    keep(cx, OWN_BAD_CHECK, any, which);
-    keep(cx, OWN_BAD_AT, any, bad_at);
-    keep(cx, OWN_BAD_VALUE, any, bad_value);
+    checks_keep(cx, OWN_BAD_DATA, any,
+                checks_bin(cx, OP_ADD, count, checks_i64c(cx, 1)));
+    checks_keep(cx, OWN_BAD_CHECK, any, which);
+    checks_keep(cx, OWN_BAD_AT, any, bad_at);
+    checks_keep(cx, OWN_BAD_VALUE, any, bad_value);
     graph_add_output(cx->g, own_output(OUT_BAD, cx->g->objective), any);
 }
 
@@ -309,7 +312,7 @@ Status pass_checks(Module *m, PassCtx *pass) {
                  .b = {.g = m->graphs.data[i]},
                  .pass = pass};
         TRY(find_checks(&cx));
-        if (cx.checks.len) emit(&cx, cx.g->program == PROGRAM_TRAIN);
+        if (cx.checks.len) checks_emit(&cx, cx.g->program == PROGRAM_TRAIN);
     }
     return OK;
 }

@@ -58,16 +58,17 @@ static void make_room(Decode *d) {
     d->room = room;
 }
 
-static Status refuse(const Decode *d, const Node *n, const char *why) {
+static Status decode_refuse(const Decode *d, const Node *n, const char *why) {
     Loc loc = n->loc;
     if (!loc.file) loc.file = d->g->module->file;
     return fail(d->cx->diag, loc, "--decode: %s %s", node_info(n)->text, why);
 }
 
 static Status refuse_mixed(const Decode *d, NodeId id) {
-    return refuse(d, node_get(d->g, id),
-                  "combines positions of the text otherwise than attention to "
-                  "earlier ones does");
+    return decode_refuse(
+        d, node_get(d->g, id),
+        "combines positions of the text otherwise than attention to "
+        "earlier ones does");
 }
 
 /* ---- values of one and of all positions ---------------------------------- */
@@ -81,7 +82,7 @@ static Type cut_type(const Type *whole, const Rows *r) {
 }
 
 /* The row of the position along an axis of x, which has all positions. */
-static ValueId row_of(Decode *d, ValueId x, int axis) {
+static ValueId decode_row_of(Decode *d, ValueId x, int axis) {
     Attr a = attr_i(AK_axis, axis);
     return build(&d->b, OP_GATHER, (ValueId[]){x, d->at}, 2, &a, 1, DT_DEFAULT,
                  NULL);
@@ -95,7 +96,7 @@ static int kept_var(Decode *d, const char *name, TypeId type) {
 }
 
 /* All positions of v so far, kept in a buffer; zeros behind them. */
-static ValueId keep(Decode *d, ValueId v) {
+static ValueId decode_keep(Decode *d, ValueId v) {
     Graph *g = d->g;
     Rows r = d->of[v.i];
     Type t = *value_type(g, v);
@@ -124,13 +125,13 @@ static ValueId meets(Decode *d, ValueId v, int axis, int rank) {
     const Type *t = value_type(d->g, v);
     int own = axis - (rank - t->rank);
     return own >= 0 && d->window > 1 && t->dim[own] == d->window
-               ? row_of(d, v, own)
+               ? decode_row_of(d, v, own)
                : v;
 }
 
 /* Builds n again on the operands in[]; false: with other types it would not
    give what is wanted. */
-static bool again(Decode *d, const Node *n, const ValueId *in) {
+static bool decode_again(Decode *d, const Node *n, const ValueId *in) {
     Graph *g = d->g;
     Diag quiet = {0};
     NodeId made;
@@ -192,7 +193,7 @@ static bool stays_call(const Decode *d, const Node *n) {
 static Status step(Decode *d, NodeId id);
 
 /* The nodes of a call's body, one after the other. */
-static Status expand(Decode *d, const Node *n) {
+static Status decode_expand(Decode *d, const Node *n) {
     Graph *g = d->g;
     FnCall call = fn_call(n);
     char msg[MSG_TEXT];
@@ -224,8 +225,8 @@ static ValueId mask_now(Decode *d, ValueId mask) {
     int rank = t->rank;
     bool rows = rank >= 2 && t->dim[rank - 2] == d->window;
     if (r.has && r.axis == rank - 2) return d->now[mask.i];
-    ValueId all = r.has ? keep(d, mask) : mask;
-    return rows ? row_of(d, all, rank - 2) : all;
+    ValueId all = r.has ? decode_keep(d, mask) : mask;
+    return rows ? decode_row_of(d, all, rank - 2) : all;
 }
 
 static Status attention(Decode *d, const Node *n) {
@@ -237,18 +238,19 @@ static Status attention(Decode *d, const Node *n) {
     for (int i = 0; i < 3; i++) {
         Rows r = d->of[n->in[i].i];
         if (!r.has || r.axis != axis || !is_one(&r))
-            return refuse(d, n,
-                          "reads queries, keys or values that are not "
-                          "of the positions of one text");
+            return decode_refuse(d, n,
+                                 "reads queries, keys or values that are not "
+                                 "of the positions of one text");
     }
     for (int i = 0; i < n->nin; i++) in[i] = n->in[i];
     if (in[PAST].i || in[LENS].i)
-        return refuse(d, n, "has keys of a past or lengths of its own");
+        return decode_refuse(d, n, "has keys of a past or lengths of its own");
     if (!in[MASK].i && !(call_attr(g, n, "causal", &causal) && causal.u.i))
-        return refuse(d, n, "reads later positions: neither causal nor masked");
+        return decode_refuse(
+            d, n, "reads later positions: neither causal nor masked");
     in[0] = d->now[in[0].i];
-    in[1] = keep(d, in[1]);
-    in[2] = keep(d, in[2]);
+    in[1] = decode_keep(d, in[1]);
+    in[2] = decode_keep(d, in[2]);
     in[MASK] = mask_now(d, in[MASK]);
     in[LENS] = d->counted;
     NodeId made =
@@ -290,7 +292,7 @@ static Status plain(Decode *d, NodeId id) {
     if (d->of[n.out[0].i].mixed) { /* with all positions of an operand */
         int k = kept_operand(d, &n);
         if (k < 0 || !is_one(&d->of[old[k].i])) return refuse_mixed(d, id);
-        ValueId all = keep(d, old[k]);
+        ValueId all = decode_keep(d, old[k]);
         d->of[all.i] = (Rows){0};
         d->now[all.i] = all;
         old[k] = all;
@@ -303,10 +305,10 @@ static Status plain(Decode *d, NodeId id) {
         in[i] = old[i].i ? d->now[old[i].i] : old[i];
         if (cuts && r.has && is_one(&r)) in[i] = meets(d, old[i], r.axis, rank);
     }
-    return again(d, &n, in)
+    return decode_again(d, &n, in)
                ? OK
-               : refuse(d, node_get(d->g, id),
-                        "cannot be computed for one position alone");
+               : decode_refuse(d, node_get(d->g, id),
+                               "cannot be computed for one position alone");
 }
 
 static Status step(Decode *d, NodeId id) {
@@ -318,7 +320,8 @@ static Status step(Decode *d, NodeId id) {
         if (!d->now[n.in[i].i].i) d->now[n.in[i].i] = n.in[i];
         any |= d->of[n.in[i].i].has;
         if (d->of[n.in[i].i].mixed)
-            return refuse(d, &n, "reads keys, values or scores of attention");
+            return decode_refuse(d, &n,
+                                 "reads keys, values or scores of attention");
     }
     d->b.loc = n.loc;
     d->b.flags = n.flags;
@@ -335,8 +338,8 @@ static Status step(Decode *d, NodeId id) {
     ValueId *in = NEW_ARRAY(d->cx->scratch, ValueId, n.nin + 1);
     for (int i = 0; i < n.nin; i++)
         in[i] = n.in[i].i ? d->now[n.in[i].i] : n.in[i];
-    if (!mixed && stays_call(d, &n) && again(d, &n, in)) return OK;
-    return expand(d, &n);
+    if (!mixed && stays_call(d, &n) && decode_again(d, &n, in)) return OK;
+    return decode_expand(d, &n);
 }
 
 /* ---- the program --------------------------------------------------------- */

@@ -13,7 +13,7 @@ static ValueId var_value(Builder *b, Str name) {
     return graph_var(b->g, module_find_var(b->g->module, name));
 }
 
-static ValueId sum_axis(Builder *b, OpCode op, ValueId x, int64_t axis) {
+static ValueId dora_sum_axis(Builder *b, OpCode op, ValueId x, int64_t axis) {
     return b_reduce(b, op, x, &axis, 1, false, DT_F32);
 }
 
@@ -30,11 +30,12 @@ static ValueId as_matrix(Builder *b, ValueId v) {
 
 /* |W|^2 for each output; columns: w is [in,out]. */
 static ValueId squares(Builder *b, ValueId w, bool columns) {
-    return sum_axis(b, OP_REDUCE_SUMSQ, w, columns ? 0 : 1);
+    return dora_sum_axis(b, OP_REDUCE_SUMSQ, w, columns ? 0 : 1);
 }
 
 /* magnitude / |W + s B A| for each output. */
-static ValueId scale_of(Builder *b, const Adapter *a, ValueId w, bool columns) {
+static ValueId dora_scale_of(Builder *b, const Adapter *a, ValueId w,
+                             bool columns) {
     static const int64_t turn[] = {1, 0};
     double s = a->alpha / (double)a->rank;
     ValueId va = as_matrix(b, var_value(b, a->a)),
@@ -50,7 +51,7 @@ static ValueId scale_of(Builder *b, const Adapter *a, ValueId w, bool columns) {
         b2(b, OP_ADD, times(b, cross, 2 * s), times(b, both, s * s), DT_F32);
     sum = b2(b, OP_MUL, b_transpose(b, vb, turn), sum, DT_F32);
     sum = b2(b, OP_ADD, squares(b, w, columns),
-             sum_axis(b, OP_REDUCE_SUM, sum, 0), DT_F32);
+             dora_sum_axis(b, OP_REDUCE_SUM, sum, 0), DT_F32);
     NodeId stopped = build_call(b, fn_std("stop"), &sum, 1, NULL, 0, 1, NULL);
     ValueId norm = b1(b, OP_SQRT, node_get(b->g, stopped)->out[0], DT_F32);
     for (int i = 1; i <= a->axes; i++) each[i] = 1;
@@ -73,7 +74,7 @@ ValueId dora_result(Builder *b, const Adapter *a, const Node *n, ValueId x,
     bool columns = n->op == OP_MATMUL && !attr_int(n, AK_trans_b);
     ValueId y = n->out[0], w = n->in[1];
     DType d = value_dtype(b->g, y);
-    ValueId scale = scale_of(b, a, w, columns);
+    ValueId scale = dora_scale_of(b, a, w, columns);
     if (!is_value(x)) return b2(b, OP_MUL, z, scale, d);
     ValueId again = product_again(b, n, x);
     ValueId less = b2(b, OP_SUB, scale, b_scalar(b, DT_F32, 1), DT_F32);

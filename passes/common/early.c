@@ -97,7 +97,7 @@ static int64_t again_bytes(const Graph *g, ValueId v, int depth) {
 
 /* The operand that backward computes is zeros unless ok: the matrix
    multiplication can only begin when the first pass has ended. */
-static ValueId make_again(Builder *b, ValueId v, ValueId ok) {
+static ValueId early_make_again(Builder *b, ValueId v, ValueId ok) {
     Graph *g = b->g;
     NodeId id = value_get(g, v)->def;
     if (value_get(g, v)->kind != VK_RESULT) return v;
@@ -108,7 +108,7 @@ static ValueId make_again(Builder *b, ValueId v, ValueId ok) {
         int k = backward_operand(g, &n);
         in[k] = b_where(b, ok, in[k], b_scalar(b, value_dtype(g, in[k]), 0));
     } else {
-        for (int k = 0; k < n.nin; k++) in[k] = make_again(b, in[k], ok);
+        for (int k = 0; k < n.nin; k++) in[k] = early_make_again(b, in[k], ok);
     }
     return node_get(g, build_again(b, id, in))->out[0];
 }
@@ -116,7 +116,7 @@ static ValueId make_again(Builder *b, ValueId v, ValueId ok) {
 ValueId early_again(Builder *b, ValueId grad, ValueId ok) {
     int64_t bytes = type_bytes(value_type(b->g, grad));
     if (bytes < LEAST_AGAIN || again_bytes(b->g, grad, 0) >= bytes) return grad;
-    return make_again(b, grad, ok);
+    return early_make_again(b, grad, ok);
 }
 
 /* ---- parts --------------------------------------------------------------- */

@@ -36,7 +36,7 @@ int weight_of(const Graph *g, const Node *n, bool *columns) {
 }
 
 /* The table from which n gathers rows; -1: none. */
-static int table_of(const Graph *g, const Node *n) {
+static int frozen_table_of(const Graph *g, const Node *n) {
     if (n->fn || n->op != OP_GATHER || attr_int(n, AK_axis) != 0) return -1;
     const Value *x = value_get(g, n->in[0]);
     return x->kind == VK_VAR && type_get(x->type)->rank == 2 ? x->var : -1;
@@ -47,9 +47,9 @@ typedef struct Readers {
     const char *other; /* NULL, or a reader that is neither of the two */
 } Readers;
 
-static void note_readers(const Graph *g, const Node *n, Readers *r) {
+static void frozen_note_readers(const Graph *g, const Node *n, Readers *r) {
     bool turned = false;
-    int w = weight_of(g, n, &turned), t = table_of(g, n);
+    int w = weight_of(g, n, &turned), t = frozen_table_of(g, n);
     if (w >= 0) r[w].product = true;
     if (t >= 0) r[t].table = true;
     for (int k = 0; k < n->nin; k++) {
@@ -65,7 +65,7 @@ static Readers *readers_of(const Module *m, Arena *a) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
         for (int k = 0; graph_is_model(g) && k < g->order.len; k++)
-            note_readers(g, node_at(g, k), r);
+            frozen_note_readers(g, node_at(g, k), r);
         for (int k = 0; graph_is_model(g) && graph_root(g, k); k++) {
             const Value *x = value_get(g, *graph_root(g, k));
             if (x->kind == VK_VAR) r[x->var].other = "the model's output";
@@ -159,7 +159,7 @@ Stored *frozen_store(Module *m, PassCtx *cx, const bool *ours, int n) {
 
 /* ---- reading ------------------------------------------------------------- */
 
-static ValueId widened(Builder *b, ValueId q, ValueId scale, int code) {
+static ValueId frozen_widened(Builder *b, ValueId q, ValueId scale, int code) {
     Attr a = attr_i(AK_code, code);
     return build(b, OP_WIDEN_QUANTIZED, (ValueId[]){q, scale}, 2, &a, 1, DT_F32,
                  NULL);
@@ -179,13 +179,14 @@ Stored frozen_stored(const Module *m, int var) {
 
 ValueId frozen_read(Builder *b, const Stored *s, int var) {
     ValueId v = graph_var(b->g, var);
-    if (s->scale) return widened(b, v, graph_var(b->g, s->scale), s->code);
+    if (s->scale)
+        return frozen_widened(b, v, graph_var(b->g, s->scale), s->code);
     return s->narrow ? b_cast(b, v, DT_F32) : v;
 }
 
 bool frozen_rows(Builder *b, const Stored *s, int nvar, const Node *n,
                  ValueId *with) {
-    int var = table_of(b->g, n);
+    int var = frozen_table_of(b->g, n);
     if (var < 0 || var >= nvar || !s[var].scale) return false;
     ValueId scale = graph_var(b->g, s[var].scale), in[2];
     int64_t rows = value_type(b->g, n->in[0])->dim[0];
@@ -194,7 +195,7 @@ bool frozen_rows(Builder *b, const Stored *s, int nvar, const Node *n,
     in[0] = build(b, OP_GATHER, n->in, 2, &axis, 1, NUM_DTYPES, NULL);
     ValueId of[] = {b_reshape(b, scale, 2, lines), n->in[1]};
     in[1] = build(b, OP_GATHER, of, 2, &axis, 1, DT_F32, NULL);
-    *with = widened(b, in[0], in[1], s[var].code);
+    *with = frozen_widened(b, in[0], in[1], s[var].code);
     return true;
 }
 
@@ -221,7 +222,7 @@ static ValueId widen_var(Graph *g, ValueId x, int64_t code) {
 }
 
 /* n widens all codes of a variable, or rows of them (frozen_rows). */
-static ValueId read_wide(Builder *b, const Node *n) {
+static ValueId frozen_read_wide(Builder *b, const Node *n) {
     NodeId rows = value_get(b->g, n->in[0])->def;
     int64_t code = attr_int(n, AK_code);
     if (!rows.i) return widen_var(b->g, n->in[0], code);
@@ -251,7 +252,7 @@ void frozen_widen(Graph *g, Arena *scratch) {
             if (o->in[k].i < limit && map[o->in[k].i].i)
                 o->in[k] = map[o->in[k].i];
         if (x.op == OP_WIDEN_QUANTIZED)
-            map[x.out[0].i] = read_wide(&b, &x);
+            map[x.out[0].i] = frozen_read_wide(&b, &x);
         else
             vec_push(g->arena, &g->order, old[i]);
     }

@@ -44,7 +44,7 @@ static Status expand(Graph *g, PassCtx *cx, const Node *n, ValueId *grads) {
     return OK;
 }
 
-static Status do_graph(Graph *g, PassCtx *cx) {
+static Status calls_do_graph(Graph *g, PassCtx *cx) {
     int n;
     NodeId *old = order_take(g, cx->scratch, &n);
     ValueId *map = /* 0: itself */
@@ -73,6 +73,6 @@ static Status do_graph(Graph *g, PassCtx *cx) {
 
 Status pass_grad(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++)
-        TRY(do_graph(m->graphs.data[i], cx));
+        TRY(calls_do_graph(m->graphs.data[i], cx));
     return OK;
 }

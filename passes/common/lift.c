@@ -41,7 +41,7 @@ static bool is_compiler_cast(const Node *n) {
            !(n->flags & NODE_UPDATE);
 }
 
-static void find_own(Lift *l) {
+static void lift_find_own(Lift *l) {
     const Graph *g = l->g;
     for (uint32_t v = 1; v < l->limit; v++)
         l->own[v] = declares_16(g, (ValueId){v});
@@ -141,7 +141,7 @@ static void lift_graph(Graph *g, Arena *scratch) {
     l.wide = NEW_ARRAY(scratch, ValueId, limit);
     l.low_of = NEW_ARRAY(scratch, ValueId, limit);
     l.stands = NEW_ARRAY(scratch, bool, limit);
-    find_own(&l);
+    lift_find_own(&l);
     find_made(&l);
     int n;
     NodeId *old = order_take(g, scratch, &n);

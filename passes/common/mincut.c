@@ -47,14 +47,14 @@ static int compare(const Amount *x, const Amount *y) {
     return 0;
 }
 
-static void move(Amount *from, Amount *to, const Amount *flow) {
+static void cut_move(Amount *from, Amount *to, const Amount *flow) {
     for (int i = 0; i <= CUT_RANKS; i++) {
         from->of[i] -= flow->of[i];
         to->of[i] += flow->of[i];
     }
 }
 
-static bool is_zero(const Amount *x) {
+static bool cut_is_zero(const Amount *x) {
     static const Amount zero;
     return compare(x, &zero) == 0;
 }
@@ -75,7 +75,7 @@ Cut *cut_new(Arena *a, int variables) {
 }
 
 static void add_arc(Cut *c, int from, int to, Amount room) {
-    if (from == to || is_zero(&room)) return;
+    if (from == to || cut_is_zero(&room)) return;
     Arc there = {to, room}, back = {from, {{0}}};
     vec_push(c->a, &c->out[from], c->arcs.len);
     vec_push(c->a, &c->arcs, there);
@@ -139,7 +139,7 @@ static void find_levels(Cut *c, int *queue) {
         for (int i = 0; i < c->out[at].len; i++) {
             const Arc *arc = &c->arcs.data[c->out[at].data[i]];
             if (arc->to == SINK || c->level[arc->to] < c->n ||
-                is_zero(&arc->room))
+                cut_is_zero(&arc->room))
                 continue;
             c->level[arc->to] = c->level[at] + 1;
             queue[tail++] = arc->to;
@@ -153,7 +153,7 @@ static void find_levels(Cut *c, int *queue) {
     for (int i = 0; i < c->n; i++) {
         c->next[i] = 0;
         c->count[c->level[i]]++;
-        if (!is_zero(&c->excess[i])) activate(c, i);
+        if (!cut_is_zero(&c->excess[i])) activate(c, i);
     }
 }
 
@@ -161,9 +161,9 @@ static void find_levels(Cut *c, int *queue) {
 static void mincut_push(Cut *c, int at, int i, const Amount *flow) {
     int to = c->arcs.data[i].to;
     Amount moved = *flow;
-    bool was_active = !is_zero(&c->excess[to]);
-    move(&c->arcs.data[i ^ 1].room, &c->arcs.data[i].room, &moved);
-    move(&c->excess[at], &c->excess[to], &moved);
+    bool was_active = !cut_is_zero(&c->excess[to]);
+    cut_move(&c->arcs.data[i ^ 1].room, &c->arcs.data[i].room, &moved);
+    cut_move(&c->excess[at], &c->excess[to], &moved);
     if (!was_active) activate(c, to);
 }
 
@@ -174,7 +174,7 @@ static void lift(Cut *c, int at) {
     int level = c->n, old = c->level[at];
     for (int k = 0; k < c->out[at].len; k++) {
         int i = c->out[at].data[k], to = c->arcs.data[i].to;
-        if (c->level[to] + 1 < level && !is_zero(&c->arcs.data[i ^ 1].room))
+        if (c->level[to] + 1 < level && !cut_is_zero(&c->arcs.data[i ^ 1].room))
             level = c->level[to] + 1;
     }
     if (--c->count[old] == 0) level = c->n;
@@ -187,7 +187,7 @@ static void lift(Cut *c, int at) {
 /* Pushes until a node has no excess, or no place for it. */
 static void discharge(Cut *c, int at) {
     Amount *excess = &c->excess[at];
-    while (!is_zero(excess) && c->level[at] < c->n) {
+    while (!cut_is_zero(excess) && c->level[at] < c->n) {
         if (c->next[at] == c->out[at].len) {
             lift(c, at);
             continue;
@@ -195,9 +195,9 @@ static void discharge(Cut *c, int at) {
         int i = c->out[at].data[c->next[at]];
         const Amount *room = &c->arcs.data[i ^ 1].room;
         if (c->level[c->arcs.data[i].to] + 1 == c->level[at] &&
-            !is_zero(room)) {
+            !cut_is_zero(room)) {
             mincut_push(c, at, i, compare(room, excess) < 0 ? room : excess);
-            if (is_zero(excess)) return;
+            if (cut_is_zero(excess)) return;
         }
         c->next[at]++;
     }
@@ -208,8 +208,8 @@ bool cut_solve(Cut *c, bool *low, CutCost *total) {
     for (int k = 0; k < c->out[SINK].len; k++) {
         int i = c->out[SINK].data[k];
         Amount *room = &c->arcs.data[i ^ 1].room, flow = *room;
-        move(room, &c->arcs.data[i].room, &flow);
-        move(&c->excess[SINK], &c->excess[c->arcs.data[i].to], &flow);
+        cut_move(room, &c->arcs.data[i].room, &flow);
+        cut_move(&c->excess[SINK], &c->excess[c->arcs.data[i].to], &flow);
     }
     find_levels(c, scratch);
     while (c->highest >= 0) {

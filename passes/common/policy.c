@@ -97,7 +97,7 @@ static Status read_class(const char *word, Loc loc, PassCtx *cx,
         word, near_text(&near, text));
 }
 
-static Status read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
+static Status policy_read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
     static const char *const kinds[] = {"op", "node", "checkpoint"};
     char *word[3];
     int n = split(line, word, 3), kind = 0;
@@ -127,13 +127,14 @@ static Status read_rules(Rules *rules, PassCtx *cx) {
         p += strcspn(p, "\n");
         if (*p) *p++ = 0;
         loc.line++;
-        TRY(read_line(line, loc, rules, cx));
+        TRY(policy_read_line(line, loc, rules, cx));
     }
     return OK;
 }
 
 /* The region of a node's part; 0: GLOB does not match. */
-static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
+static int policy_region_of(Rules *rules, const char *glob, Str name,
+                            Arena *a) {
     for (size_t n = 1; name && *name && name[n - 1]; n++) {
         Str part = !name[n] || name[n] == '/' || name[n] == '.'
                        ? intern_n(name, n)
@@ -210,7 +211,7 @@ static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
                 continue;
             break;
         case RULE_CHECKPOINT:
-            found = region_of(rules, r->name, name, a);
+            found = policy_region_of(rules, r->name, name, a);
             if (!found) continue;
             region = found;
         }
@@ -261,7 +262,7 @@ Status pass_policy(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->policy.len; i++) {
         const Setting *line = &m->policy.data[i];
         char *copy = arena_dup(cx->scratch, line->text, strlen(line->text) + 1);
-        TRY(read_line(copy, line->loc, &rules, cx));
+        TRY(policy_read_line(copy, line->loc, &rules, cx));
     }
     TRY(read_rules(&rules, cx));
     if (!rules.list.len) return OK;

@@ -30,7 +30,7 @@ typedef struct Low {
     double one;   /* from this x on, sigmoid(x) rounds to 1 */
 } Low;
 
-static Low low_of(DType d) {
+static Low range_low_of(DType d) {
     const DTypeInfo *i = &dtype_info[d];
     return (Low){i->most, i->least, 1 << i->mantissa,
                  (i->mantissa + 1) * log(2)};
@@ -80,7 +80,7 @@ static const Tensor *data_of(const Ranges *r, ValueId v, DType d) {
     if (val->kind != VK_VAR) return NULL;
     const Var *var = value_var(r->g, v);
     double most = draw_bound(&var->draw);
-    bool safe = most <= low_of(d).most && most > 0x1p-20;
+    bool safe = most <= range_low_of(d).most && most > 0x1p-20;
     return var->draw.kind && safe ? NULL : var_initial(r->scratch, var);
 }
 
@@ -93,7 +93,7 @@ typedef struct Lost {
 static Lost lost_in(const Tensor *t, DType d) {
     Lost l = {.n = type_count(type_get(t->type))};
     double worst[3] = {0};
-    Low low = low_of(d);
+    Low low = range_low_of(d);
     for (int64_t i = 0; i < l.n; i++) {
         double x = tensor_get(t, i), a = fabs(x);
         if (a <= low.most && a >= low.least && fabs(x - 1) > 0x1p-6) continue;
@@ -127,7 +127,7 @@ static void check_cast(const Ranges *r, const Node *n) {
              "'%s': %lld of %lld elements, one of them %g, are beyond %s's "
              "%g and infinite in its 16-bit copy; use --precision %s",
              from->name, (long long)l.infinite, (long long)l.n, l.example, text,
-             low_of(d).most, longer_range(d));
+             range_low_of(d).most, longer_range(d));
     else if (l.zero && l.zero >= l.n - l.n / 2)
         warn(r->diag, n->loc,
              "'%s': %lld of %lld elements, one of them %g, become 0 in %s; use "
@@ -163,7 +163,7 @@ static void check_operand(const Ranges *r, const Node *n, int k) {
              "%s: the constant %g is beyond %s's %g, and the result infinite: "
              "as a mask, a softmax over nothing else gives NaN; use a constant "
              "within the range, or compute this in fp32",
-             op_info[n->op].text, x, dtype_info[d].text, low_of(d).most);
+             op_info[n->op].text, x, dtype_info[d].text, range_low_of(d).most);
         return;
     }
 }
@@ -177,7 +177,7 @@ static void check_integers(const Ranges *r, const Node *n) {
     warn(r->diag, n->loc,
          "the model casts %s to %s, in which integers beyond %d are not exact; "
          "cast to f32",
-         from->text, dtype_info[d].text, low_of(d).exact);
+         from->text, dtype_info[d].text, range_low_of(d).exact);
 }
 
 /* The sigmoid or softmax in 16 bits from which v is computed by arithmetic
@@ -206,7 +206,7 @@ static void check_log(const Ranges *r, const Node *n) {
         warn(r->diag, n->loc,
              "log of a sigmoid in %s, which is 1 from %.3g on: log(1 - p) is "
              "-inf; compute the loss from the logits (--loss bce_with_logits)",
-             dtype_info[d].text, low_of(d).one);
+             dtype_info[d].text, range_low_of(d).one);
     else
         warn(r->diag, n->loc,
              "log of a softmax in %s, which may be 0: compute the loss from "
@@ -214,7 +214,7 @@ static void check_log(const Ranges *r, const Node *n) {
              dtype_info[d].text);
 }
 
-static void check_node(const Ranges *r, const Node *n) {
+static void range_check_node(const Ranges *r, const Node *n) {
     if (n->op == OP_LOG) check_log(r, n);
     if (!n->nout || !dtype_is_low(value_dtype(r->g, n->out[0]))) return;
     if (n->op == OP_CAST) {
@@ -240,6 +240,7 @@ Status pass_ranges(Module *m, PassCtx *cx) {
         check_scale(&r);
         check_eps(&r);
     }
-    for (int i = 0; i < r.g->order.len; i++) check_node(&r, node_at(r.g, i));
+    for (int i = 0; i < r.g->order.len; i++)
+        range_check_node(&r, node_at(r.g, i));
     return OK;
 }

@@ -151,7 +151,7 @@ static bool may_again(const Recompute *r, NodeId id) {
 
 /* ---- the cut ------------------------------------------------------------- */
 
-static void add_node(Recompute *r, NodeId id) {
+static void remat_add_node(Recompute *r, NodeId id) {
     const Graph *g = r->g;
     const Node *n = node_get(g, id);
     int again = r->nodes + (int)id.i;
@@ -184,7 +184,7 @@ static int64_t remat_bytes_of(const Graph *g, ValueId v) {
 }
 
 /* True if forward stores v for backward. */
-static bool is_kept(const Recompute *r, ValueId v) {
+static bool remat_is_kept(const Recompute *r, ValueId v) {
     if (!is_forward(r->g, v) || !r->low[v.i]) return false;
     NodeId id = value_get(r->g, v)->def;
     return !r->low[r->nodes + (int)id.i] && !is_view(node_get(r->g, id));
@@ -200,7 +200,7 @@ static void solve(Recompute *r) {
     r->low = NEW_ARRAY(r->a, bool, r->last);
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_at(g, i);
-        if (!x->flags) add_node(r, g->order.data[i]);
+        if (!x->flags) remat_add_node(r, g->order.data[i]);
         for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++)
             if (is_forward(g, x->in[k]))
                 cut_force(r->cut, (int)x->in[k].i, true);
@@ -209,7 +209,7 @@ static void solve(Recompute *r) {
     ASSERT(possible && "what must be computed again may be");
     r->kept = 0;
     for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
-        if (is_kept(r, (ValueId){v})) r->kept += r->bytes[v];
+        if (remat_is_kept(r, (ValueId){v})) r->kept += r->bytes[v];
 }
 
 /* ---- a budget ------------------------------------------------------------ */
@@ -243,7 +243,7 @@ static Line line_new(const Recompute *r) {
         l.made[i + 1] = l.made[i];
         for (int k = 0; k < n->nout; k++) {
             int64_t bytes = is_view(n) ? 0 : r->bytes[n->out[k].i];
-            l.kept[n->out[k].i] = is_kept(r, n->out[k]);
+            l.kept[n->out[k].i] = remat_is_kept(r, n->out[k]);
             if (l.kept[n->out[k].i]) l.made[i + 1] += bytes;
             if (last[n->out[k].i] <= i + 1) continue;
             l.cross[i + 1] += bytes;
@@ -286,7 +286,7 @@ static int64_t bytes_held(const Recompute *r, const Line *l) {
         if (r->part[l->node[i].i] != part) sum = 0;
         part = r->part[l->node[i].i];
         for (int k = 0; k < n->nout && part; k++)
-            if (l->kept[n->out[k].i] && !is_kept(r, n->out[k]))
+            if (l->kept[n->out[k].i] && !remat_is_kept(r, n->out[k]))
                 sum += type_bytes(value_type(r->g, n->out[k]));
         if (sum > most) most = sum;
     }
@@ -457,7 +457,8 @@ static int64_t beyond_half(const Recompute *r, PassCtx *cx) {
 static bool is_at_hand(const Recompute *r, const Node *n, const bool *made) {
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k].i ? view_root(r->g, n->in[k]) : NO_VALUE;
-        if (is_forward(r->g, v) && !is_kept(r, v) && !made[v.i]) return false;
+        if (is_forward(r->g, v) && !remat_is_kept(r, v) && !made[v.i])
+            return false;
     }
     return true;
 }
@@ -481,7 +482,7 @@ static NodeId remat_choose(Recompute *r, int64_t missing) {
         if (!r->free[id.i] || !is_at_hand(r, x, made)) continue;
         made[x->out[0].i] = true;
         if (stores[id.i] || r->barred[id.i] || !r->material[x->out[0].i] ||
-            !is_kept(r, x->out[0]))
+            !remat_is_kept(r, x->out[0]))
             continue;
         int64_t bytes = remat_bytes_of(g, x->out[0]);
         bool fits = bytes <= missing, fitted = found && found <= missing;

@@ -23,7 +23,7 @@ static Rows both(Rows x, Rows y) {
     return r;
 }
 
-static Rows moved(Rows r, int by) {
+static Rows rows_moved(Rows r, int by) {
     r.axis += by;
     return r;
 }
@@ -34,8 +34,8 @@ static Rows element_wise(const Walk *w, const Node *n) {
     Rows r = {0};
     for (int i = 0; i < n->nin; i++)
         if (n->in[i].i)
-            r = both(r, moved(w->of[n->in[i].i],
-                              rank - value_type(w->g, n->in[i])->rank));
+            r = both(r, rows_moved(w->of[n->in[i].i],
+                                   rank - value_type(w->g, n->in[i])->rank));
     return r;
 }
 
@@ -85,7 +85,7 @@ static Rows reduced(const Walk *w, const Node *n) {
         if (axes[i] == r.axis) return mixed;
         before += axes[i] < r.axis;
     }
-    return attr_int(n, AK_keepdims) ? r : moved(r, -before);
+    return attr_int(n, AK_keepdims) ? r : rows_moved(r, -before);
 }
 
 /* An op along the axis named by its attribute; argmax may drop the axis. */
@@ -96,7 +96,7 @@ static Rows along(const Walk *w, const Node *n) {
         n->op == OP_ARGSORT ? rank - 1 : axis_norm(attr_int(n, AK_axis), rank);
     if (axis == r.axis) return mixed;
     bool gone = n->op == OP_ARGMAX && !attr_int(n, AK_keepdims);
-    return gone && axis < r.axis ? moved(r, -1) : r;
+    return gone && axis < r.axis ? rows_moved(r, -1) : r;
 }
 
 static Rows concatenated(const Walk *w, const Node *n) {
@@ -116,15 +116,15 @@ static Rows gathered(const Walk *w, const Node *n) {
     int more = value_type(w->g, n->in[1])->rank - 1;
     int axis = axis_norm(attr_int(n, AK_axis), rank);
     if (data.has && data.axis == axis) return mixed;
-    if (data.has && data.axis > axis) data = moved(data, more);
-    return both(data, moved(index, axis));
+    if (data.has && data.axis > axis) data = rows_moved(data, more);
+    return both(data, rows_moved(index, axis));
 }
 
 /* The axis in the result: `line` is the operand's axis that the matrix
    product keeps and `to` its position in the result; the product sums over
    the other one of the last two axes. */
 static Rows product_operand(Rows r, int rank, int line, int out_rank, int to) {
-    if (!r.has || r.axis < rank - 2) return moved(r, out_rank - rank);
+    if (!r.has || r.axis < rank - 2) return rows_moved(r, out_rank - rank);
     if (r.axis != line) return mixed;
     r.axis = to;
     return r;
@@ -155,7 +155,7 @@ static Rows images(const Walk *w, const Node *n) {
 static void walk(const Walk *w);
 
 /* Result k of a call, from the function's body. */
-static void call(const Walk *w, const Node *n) {
+static void rows_call(const Walk *w, const Node *n) {
     const Type **in = NEW_ARRAY(w->a, const Type *, n->nin + 1);
     for (int k = 0; k < n->nin; k++)
         in[k] = n->in[k].i ? value_type(w->g, n->in[k]) : NULL;
@@ -214,7 +214,7 @@ static Rows of_node(const Walk *w, const Node *n) {
 
 static void node(const Walk *w, const Node *n) {
     if (n->fn) {
-        call(w, n);
+        rows_call(w, n);
         return;
     }
     Rows r = of_node(w, n);

@@ -37,14 +37,14 @@ typedef struct Rules {
     ValueId *cast[2];  /* per value: its casts to low and to f32 */
 } Rules;
 
-static bool is_float(const Rules *r, ValueId v) {
+static bool rules_is_float(const Rules *r, ValueId v) {
     DType d = v.i ? value_dtype(r->g, v) : NUM_DTYPES;
     return d == DT_F32 || d == r->low;
 }
 
 static ValueId cast_to(Rules *r, ValueId v, DType d) {
     Attr user = attr_i(AK_user, 1);
-    if (!is_float(r, v) || value_dtype(r->g, v) == d) return v;
+    if (!rules_is_float(r, v) || value_dtype(r->g, v) == d) return v;
     ValueId *c = &r->cast[d == DT_F32][v.i];
     if (!c->i) *c = build(&r->b, OP_CAST, &v, 1, &user, 1, d, NULL);
     return *c;
@@ -52,7 +52,7 @@ static ValueId cast_to(Rules *r, ValueId v, DType d) {
 
 /* ---- which rule ---------------------------------------------------------- */
 
-static TorchRule rule_of(const Rules *r, const Node *n) {
+static TorchRule rules_rule_of(const Rules *r, const Node *n) {
     TorchRule rule = node_info(n)->torch;
     AmpClass class = node_class(n);
     /* and whatever evaluation computes from it */
@@ -109,7 +109,7 @@ static bool meets_halves(const Rules *r, const Node *n) {
     bool wide = false, low = false;
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k];
-        if (!is_float(r, v)) continue;
+        if (!rules_is_float(r, v)) continue;
         bool half = value_dtype(r->g, v) == r->low || halves(r, v);
         low |= half;
         wide |= !half;
@@ -117,8 +117,8 @@ static bool meets_halves(const Rules *r, const Node *n) {
     return wide && low && node_info(n)->amp == AMP_LOW;
 }
 
-static ValueId operand(Rules *r, TorchRule rule, ValueId v) {
-    if (!is_float(r, v)) return v;
+static ValueId rules_operand(Rules *r, TorchRule rule, ValueId v) {
+    if (!rules_is_float(r, v)) return v;
     if (rule == TORCH_WIDE) return cast_to(r, v, DT_F32);
     if (rule == TORCH_LOW && !r->biased[v.i]) return cast_to(r, v, r->low);
     return r->opt->half_model && halves(r, v) ? cast_to(r, v, r->low) : v;
@@ -135,7 +135,7 @@ static DType result(const Rules *r, const Node *n, TorchRule rule) {
     }
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k];
-        if (!is_float(r, v)) continue;
+        if (!rules_is_float(r, v)) continue;
         const Type *t = value_type(r->g, v);
         bool one = !t->rank || (type_count(t) == 1 && is_leaf(r->g, v));
         DType *d = one ? &number : &tensor;
@@ -148,7 +148,7 @@ static DType result(const Rules *r, const Node *n, TorchRule rule) {
 static void do_node(Rules *r, NodeId id) {
     Graph *g = r->g;
     Node *n = node_get(g, id);
-    TorchRule rule = rule_of(r, n);
+    TorchRule rule = rules_rule_of(r, n);
     bool add = false; /* of a bias */
     r->b.loc = n->loc;
     for (int k = 0; k < n->nin; k++) add |= r->biased[n->in[k].i];
@@ -157,7 +157,7 @@ static void do_node(Rules *r, NodeId id) {
         rule = TORCH_LOW;
     for (int k = 0; k < n->nin; k++) {
         if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
-        ValueId v = operand(r, rule, n->in[k]);
+        ValueId v = rules_operand(r, rule, n->in[k]);
         n = node_get(g, id); /* building may move the pool */
         n->in[k] = v;
     }
@@ -167,7 +167,7 @@ static void do_node(Rules *r, NodeId id) {
     for (int k = 0; k < n->nout; k++) {
         Value *val = value_get(g, n->out[k]);
         bool fixed = n->fn && n->fn->results.data[k].dtype != NUM_DTYPES;
-        if (fixed || !is_float(r, n->out[k])) continue;
+        if (fixed || !rules_is_float(r, n->out[k])) continue;
         DType own = r->biased[n->out[k].i] ? DT_F32 : d;
         val->type = type_with_dtype(val->type, own);
         val->why = g->module->rule;
@@ -186,7 +186,7 @@ static void note(Rules *r, Arena *a) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_at(g, i);
         int k = find_biased(g, x, uses);
-        if (k >= 0 && rule_of(r, x) == TORCH_PROMOTE)
+        if (k >= 0 && rules_rule_of(r, x) == TORCH_PROMOTE)
             r->biased[x->in[k].i] = true;
     }
 }

@@ -26,7 +26,7 @@
 
 #include <math.h>
 
-static Pool pool(Samples *s, ValueId v);
+static Pool samples_pool(Samples *s, ValueId v);
 
 /* ---- masks --------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ bool samples_maskable(Samples *s, ValueId v) {
 /* Multiplies instead of selecting: a select would add guards to the
    gradients before it, and the samples that fill a batch are copies of
    others, thus finite. */
-static ValueId masked(Samples *s, ValueId v) {
+static ValueId samples_masked(Samples *s, ValueId v) {
     if (!samples_maskable(s, v)) return v;
     DType d = value_dtype(s->g, v);
     ValueId m = b_cast(&s->b, samples_mask(s, v, s->rows[v.i]), d);
@@ -88,7 +88,7 @@ static Pool again(Samples *s, NodeId id, int k, Pool p) {
 
 static Pool samples_reduced(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
-    Pool p = pool(s, n.in[0]);
+    Pool p = samples_pool(s, n.in[0]);
     if (p.kind == POOL_EACH) {
         p.kind = n.op == OP_REDUCE_MEAN ? POOL_MEAN : POOL_SUM;
         p.nominal = (double)value_count(s->g, n.in[0]) /
@@ -112,7 +112,7 @@ static bool counts_them(const Samples *s, const Pool *sum, ValueId by) {
 static ValueId divisor(Samples *s, ValueId v, Pool *sum, bool *kept) {
     const Value *val = value_get(s->g, v);
     NodeId id = val->kind == VK_RESULT ? val->def : NO_NODE;
-    *sum = pool(s, v);
+    *sum = samples_pool(s, v);
     if (sum->kind == POOL_MEAN || sum->kind == POOL_SUM || !id.i)
         return sum->value;
     Node n = *node_get(s->g, id);
@@ -172,7 +172,7 @@ static ValueId kept_share(Samples *s, ValueId num, ValueId by, ValueId share,
  */
 static Pool quotient(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
-    Pool num = pool(s, n.in[0]), den;
+    Pool num = samples_pool(s, n.in[0]), den;
     if (s->rows[n.in[1].i].has) return pool_other();
     if (!s->rows[n.in[1].i].mixed) {
         if (counts_them(s, &num, n.in[1])) num.kind = POOL_MEAN;
@@ -226,7 +226,7 @@ static bool same_share(const Samples *s, ValueId a, ValueId b) {
 /* A term that depends on no sample has the same weight as the others. */
 static Pool added(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
-    Pool p[] = {pool(s, n.in[0]), pool(s, n.in[1])};
+    Pool p[] = {samples_pool(s, n.in[0]), samples_pool(s, n.in[1])};
     for (int i = 0; i < 2; i++) {
         if (p[i].kind != POOL_NONE || !is_linear(p[1 - i].kind)) continue;
         if (p[1 - i].kind == POOL_SUM) return pool_other();
@@ -250,7 +250,7 @@ static Pool added(Samples *s, NodeId id) {
 
 static Pool product(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
-    Pool a = pool(s, n.in[0]), b = pool(s, n.in[1]);
+    Pool a = samples_pool(s, n.in[0]), b = samples_pool(s, n.in[1]);
     if (a.kind == POOL_NONE) return again(s, id, 1, b);
     return b.kind == POOL_NONE ? again(s, id, 0, a) : pool_other();
 }
@@ -258,7 +258,7 @@ static Pool product(Samples *s, NodeId id) {
 /* ---- the loss ------------------------------------------------------------ */
 
 static Pool unary(Samples *s, NodeId id) {
-    return again(s, id, 0, pool(s, node_get(s->g, id)->in[0]));
+    return again(s, id, 0, samples_pool(s, node_get(s->g, id)->in[0]));
 }
 
 /* How a value without the axis of samples was computed. */
@@ -278,10 +278,10 @@ static const struct {
     {OP_CALL, samples_call_loss},
 };
 
-static Pool pool(Samples *s, ValueId v) {
+static Pool samples_pool(Samples *s, ValueId v) {
     Rows r = s->rows[v.i];
     if (!r.has && !r.mixed) return (Pool){.kind = POOL_NONE, .value = v};
-    if (r.has) return (Pool){.kind = POOL_EACH, .value = masked(s, v)};
+    if (r.has) return (Pool){.kind = POOL_EACH, .value = samples_masked(s, v)};
     const Value *val = value_get(s->g, v);
     if (val->kind != VK_RESULT) return pool_other();
     NodeId id = val->def;
@@ -349,7 +349,7 @@ static bool take_apart(Graph *g, PassCtx *cx, bool masks, Reals *nominals,
         s.valid = b_cast(&s.b, in, DT_F32);
         s.part = samples_share_of(&s, n, (double)s.batch);
     }
-    Pool p = pool(&s, loss);
+    Pool p = samples_pool(&s, loss);
     *kind = p.kind;
     if (masks && (s.fails || !is_linear(p.kind))) return false;
     if (!is_linear(p.kind)) return true;

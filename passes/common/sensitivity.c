@@ -37,7 +37,7 @@ typedef struct Maker {
 
 /* ---- the step in fp32 ---------------------------------------------------- */
 
-static ValueId widened(Maker *m, ValueId v) {
+static ValueId sensitivity_widened(Maker *m, ValueId v) {
     if (!v.i || (int)v.i >= m->limit) return v;
     if (!m->wide[v.i].i) {
         ValueId from = rounded_from(m->g, v);
@@ -83,7 +83,7 @@ static void widen_sensitivity_node(Maker *m, NodeId id, int *site) {
     const Site *sites = m->s.of.data;
     m->b.loc = n.loc;
     m->b.flags = n.flags;
-    for (int k = 0; k < n.nin; k++) in[k] = widened(m, n.in[k]);
+    for (int k = 0; k < n.nin; k++) in[k] = sensitivity_widened(m, n.in[k]);
     int first = *site;
     while (*site < m->s.of.len && sites[*site].node.i == id.i) {
         const Site *s = &sites[*site];
@@ -132,7 +132,7 @@ static ValueId plus(Maker *m, ValueId a, ValueId b) {
 }
 
 /* Finds %dw in: write %ampc.grad/w = add %ampc.grad/w, %dw. */
-static ValueId summand(const Graph *g, Write w) {
+static ValueId sensitivity_summand(const Graph *g, Write w) {
     const Node *n = def_of(g, w.value, OP_ADD);
     if (!n) return w.value;
     return same_value(n->in[0], w.var) ? n->in[1] : n->in[0];
@@ -146,7 +146,7 @@ static ValueId add_gradients(Maker *m, const Write *w, int n) {
     for (int i = 0; i < n; i++) {
         Str of = family_member(FAMILY_GRAD, value_var(g, w[i].var)->name);
         if (!of) continue;
-        ValueId grad = widened(m, summand(g, w[i]));
+        ValueId grad = sensitivity_widened(m, sensitivity_summand(g, w[i]));
         if (m->form == SENSITIVITY_SWITCHES) {
             graph_add_output(g, internf("grad/%s", of), grad);
             continue;
@@ -161,7 +161,7 @@ static ValueId add_gradients(Maker *m, const Write *w, int n) {
     return q;
 }
 
-static Status add_sums(Maker *m, ErrorKind kind, ValueId of) {
+static Status sensitivity_add_sums(Maker *m, ErrorKind kind, ValueId of) {
     Graph *g = m->g;
     int n = m->s.of.len;
     ValueId *slope = NEW_ARRAY(m->a, ValueId, n + 1);
@@ -204,10 +204,10 @@ static void list_sites(Maker *m) {
 static Status make_sums(Maker *m, ValueId loss, const Write *writes, int n) {
     ValueId q = NO_VALUE;
     bool slopes = m->form == SENSITIVITY_SLOPES;
-    if (slopes) TRY(add_sums(m, ERROR_LOSS, loss));
+    if (slopes) TRY(sensitivity_add_sums(m, ERROR_LOSS, loss));
     if (!slopes || m->cx->opt->max_error[ERROR_GRADIENT] > 0)
         q = add_gradients(m, writes, n);
-    return q.i ? add_sums(m, ERROR_GRADIENT, q) : OK;
+    return q.i ? sensitivity_add_sums(m, ERROR_GRADIENT, q) : OK;
 }
 
 static Status make_program(Graph *g, PassCtx *cx, SensitivityForm form,
@@ -227,7 +227,7 @@ static Status make_program(Graph *g, PassCtx *cx, SensitivityForm form,
     Write *writes = g->writes.data;
     g->outputs.len = g->writes.len = 0;
     m.b = (Builder){.g = g, .flags = NODE_BACKWARD};
-    loss = widened(&m, loss);
+    loss = sensitivity_widened(&m, loss);
     graph_add_output(g, intern("loss"), loss);
     TRY(make_sums(&m, loss, writes, n));
     VEC(ValueId) roots = {0};

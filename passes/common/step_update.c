@@ -73,7 +73,7 @@ static Status rates_of(Step *s, const OptimizerSpec *o, const Var *v,
 }
 
 /* Ranks share state that has one element for each element of a parameter. */
-static Status check_shared(Step *s, const Fn *fn, NodeId id) {
+static Status update_check_shared(Step *s, const Fn *fn, NodeId id) {
     bool whole = !optimizer_can_share(fn->optimizer, s->g, id);
     if (!s->opt->shard_optimizer || (!whole && !compact_draws(s->opt)))
         return OK;
@@ -133,8 +133,8 @@ static Status read_numbers(Step *s, const OptimizerSpec *o, Update *u) {
 
 /* The optimizer reads the parameter and gradient g, a wrapper the parameter's
    new and old value. */
-static Status read_operands(Step *s, const OptimizerSpec *o, ValueId g,
-                            Update *u) {
+static Status update_read_operands(Step *s, const OptimizerSpec *o, ValueId g,
+                                   Update *u) {
     const Optimizer *def = o->fn->optimizer;
     bool first = def->role == ROLE_OPTIMIZER;
     int n = numbers_of(def), nstate = def->states.len;
@@ -188,7 +188,7 @@ static Status write_results(Step *s, const OptimizerSpec *o, Update *u) {
     NodeId id;
     TRY(call_checked(s, o->fn, u->in, numbers_of(def) + nstate, u->attrs,
                      o->keys.len, u->types, &u->v, &id));
-    TRY(check_shared(s, o->fn, id));
+    TRY(update_check_shared(s, o->fn, id));
     memcpy(out, node_get(s->g, id)->out, (size_t)(nstate + 1) * sizeof *out);
     for (int i = 0; i < nstate; i++)
         if (u->types[i + 1].i)
@@ -203,12 +203,12 @@ static void write_param(Step *s, const Update *u) {
 }
 
 /* The optimizer, or a wrapper behind it; last: no wrapper follows. */
-static Status run_one(Step *s, const OptimizerSpec *o, EarlyPart part,
-                      Update *all, bool last) {
+static Status update_run_one(Step *s, const OptimizerSpec *o, EarlyPart part,
+                             Update *all, bool last) {
     const Optimizer *def = o->fn->optimizer;
     bool waits = def->totals.len > 0;
     for (int i = 0; i < part.n; i++) {
-        TRY(read_operands(s, o, s->grads.data[part.which[i]], &all[i]));
+        TRY(update_read_operands(s, o, s->grads.data[part.which[i]], &all[i]));
         if (!waits) TRY(write_results(s, o, &all[i]));
         if (!waits && last) write_param(s, &all[i]);
     }
@@ -243,7 +243,7 @@ Status step_update(Step *s, EarlyPart part) {
             chain[n++] = &j->wrappers.data[i];
     for (int i = 0; i < part.n; i++) all[i] = update_of(s, part.which[i]);
     for (int k = 0; k < n; k++)
-        TRY(run_one(s, chain[k], part, all, k + 1 == n));
+        TRY(update_run_one(s, chain[k], part, all, k + 1 == n));
     return OK;
 }
 

@@ -49,7 +49,7 @@ static ValueId rounded_at(Twin *t, ValueId v, DType d, int site) {
 }
 
 /* The copy of a parameter is computed here from the parameter. */
-static ValueId copy_of(Twin *t, ValueId v) {
+static ValueId twin_copy_of(Twin *t, ValueId v) {
     const Var *var = value_var(t->g, v);
     int source =
         var->kind == VAR_SHADOW ? shadow_source(t->g->module, var) : -1;
@@ -75,7 +75,7 @@ static ValueId twin_operand(Twin *t, ValueId v) {
         if (!is_rounded(value_dtype(t->g, v)))
             t->wide[v.i] = v;
         else if (val->kind == VK_VAR)
-            t->wide[v.i] = copy_of(t, v);
+            t->wide[v.i] = twin_copy_of(t, v);
         else /* an input or a constant: it is as exact as given */
             t->wide[v.i] = b_cast(&t->b, v, DT_F32);
     }

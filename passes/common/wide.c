@@ -56,11 +56,11 @@ bool shares_type(const Node *n) {
            n->op == OP_AVG_POOL_GRAD;
 }
 
-static bool is_float(const Graph *g, ValueId v) {
+static bool wide_is_float(const Graph *g, ValueId v) {
     return v.i && dtype_is_float(value_dtype(g, v));
 }
 
-static bool is_activation(const Graph *g, const Node *n, ValueId v) {
+static bool wide_is_activation(const Graph *g, const Node *n, ValueId v) {
     return !is_leaf(g, v) && !broadcasts(g, n, v);
 }
 
@@ -142,7 +142,7 @@ static void note_few(Facts *f, const Node *n) {
 /* ---- autocast's types ---------------------------------------------------- */
 
 /* True if v is the result of a matrix product, possibly moved. */
-static bool is_product(const Facts *f, ValueId v) {
+static bool wide_is_product(const Facts *f, ValueId v) {
     const Graph *g = f->g;
     const Node *n = value_maker(g, v);
     while (n && node_moves(n) && n->nin == 1) n = value_maker(g, n->in[0]);
@@ -168,7 +168,7 @@ static bool is_normed(const Graph *g, ValueId v) {
 }
 
 /* One number per column or channel. */
-static bool is_vector(const Graph *g, ValueId v) {
+static bool wide_is_vector(const Graph *g, ValueId v) {
     const Type *t = value_type(g, v);
     int axes = 0;
     for (int i = 0; i < t->rank; i++) axes += t->dim[i] > 1;
@@ -190,7 +190,7 @@ static bool widens(const Facts *f, const Node *n, int k) {
     const Graph *g = f->g;
     ValueId v = n->in[k];
     bool product = false, normed = false;
-    if (!is_float(g, v) || value_count(g, v) == 1 ||
+    if (!wide_is_float(g, v) || value_count(g, v) == 1 ||
         value_type(g, v)->rank == 0)
         return false;
     /* a mask of zeros and infinities does not change the other elements */
@@ -199,10 +199,10 @@ static bool widens(const Facts *f, const Node *n, int k) {
         return false;
     if (!broadcasts(g, n, v) && !is_own(f, v)) return true;
     if (f->few[v.i] && !is_own(f, v)) return false; /* axes of the rows */
-    if (is_own(f, v) && is_vector(g, v) && has_root(g, v, 4)) return false;
+    if (is_own(f, v) && wide_is_vector(g, v) && has_root(g, v, 4)) return false;
     bool sum = n->op == OP_ADD || n->op == OP_SUB;
-    for (int j = 0; j < n->nin && is_own(f, v) && is_vector(g, v); j++) {
-        product |= j != k && sum && is_product(f, n->in[j]);
+    for (int j = 0; j < n->nin && is_own(f, v) && wide_is_vector(g, v); j++) {
+        product |= j != k && sum && wide_is_product(f, n->in[j]);
         normed |= j != k && is_normed(g, n->in[j]);
     }
     return !product && !normed;
@@ -214,7 +214,7 @@ static void note_half(Facts *f, const Node *n) {
     OpKind kind = node_kind(n);
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k];
-        if (!is_float(g, v)) continue;
+        if (!wide_is_float(g, v)) continue;
         if (f->half[v.i])
             any = true;
         else
@@ -243,12 +243,14 @@ static void note_streams(Facts *f) {
         if (n->flags || n->loc.amp || f->few[n->out[0].i] ||
             !(sum || node_moves(n)))
             continue;
-        for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
+        for (int k = 0; k < n->nin; k++)
+            two &= wide_is_activation(g, n, n->in[k]);
         if (two && !f->half[n->out[0].i]) *high = true;
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
             if (dtype_of(g, v) == DT_F32 && !f->half[v.i] &&
-                is_activation(g, n, v) && (*high || (two && f->uses[v.i] > 1)))
+                wide_is_activation(g, n, v) &&
+                (*high || (two && f->uses[v.i] > 1)))
                 f->stream[v.i] = true;
         }
     }
@@ -314,7 +316,7 @@ static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
     switch (op_growth[n->op]) {
     case GROWTH_NONE: return true;
     case GROWTH_SAME:
-        return next && (n->op != OP_CAST || is_float(f->g, n->out[0]));
+        return next && (n->op != OP_CAST || wide_is_float(f->g, n->out[0]));
     case GROWTH_SUM: return sum_is_safe(w, n, v);
     case GROWTH_QUOTIENT:
         return next && (same_value(n->in[0], v) || f->few[v.i]) &&
@@ -380,14 +382,15 @@ static void note_positions(Facts *f) {
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         OpKind kind = node_kind(n);
-        bool whole =
-            n->op == OP_FLOOR || (n->op == OP_CAST && is_float(g, n->in[0]) &&
-                                  dtype_is_int(value_dtype(g, n->out[0])));
+        bool whole = n->op == OP_FLOOR ||
+                     (n->op == OP_CAST && wide_is_float(g, n->in[0]) &&
+                      dtype_is_int(value_dtype(g, n->out[0])));
         if (n->flags) continue;
         whole |= (kind == KIND_ELEM || node_moves(n)) &&
-                 is_float(g, n->out[0]) && f->exact[n->out[0].i] == position;
+                 wide_is_float(g, n->out[0]) &&
+                 f->exact[n->out[0].i] == position;
         for (int k = 0; k < n->nin && whole; k++)
-            if (is_float(g, n->in[k]) && !is_leaf(g, n->in[k]))
+            if (wide_is_float(g, n->in[k]) && !is_leaf(g, n->in[k]))
                 f->exact[n->in[k].i] = position;
     }
 }
@@ -415,7 +418,7 @@ static void note_scores(const Growth *w) {
         bool from =
             f->scores[v.i] && (node_kind(n) == KIND_ELEM || node_moves(n));
         for (int k = 0; k < n->nin && from; k++)
-            if (f->half[n->in[k].i] && is_activation(g, n, n->in[k]))
+            if (f->half[n->in[k].i] && wide_is_activation(g, n, n->in[k]))
                 f->scores[n->in[k].i] = true;
     }
     f->scores[0] = false; /* NO_VALUE */

@@ -20,7 +20,7 @@ static bool reads_f32(const Graph *g, const Node *n) {
 }
 
 /* The value of which v is a move, a multiple by a number, or the opposite. */
-static ValueId unscaled(const Graph *g, ValueId v) {
+static ValueId products_unscaled(const Graph *g, ValueId v) {
     for (const Node *n; (n = value_maker(g, v)) && !n->fn;) {
         double c;
         int k = n->op == OP_MUL && value_is_splat(g, n->in[0], &c);
@@ -37,11 +37,12 @@ static ValueId unscaled(const Graph *g, ValueId v) {
 
 /* True if v is x or y, the square of one of them, or x times y. */
 static bool is_term_of(const Graph *g, ValueId v, ValueId x, ValueId y) {
-    ValueId term = unscaled(g, v);
+    ValueId term = products_unscaled(g, v);
     const Node *n = value_maker(g, term);
     if (same_value(term, x) || same_value(term, y)) return true;
     if (!n || n->fn || (n->op != OP_MUL && n->op != OP_POW)) return false;
-    ValueId p = unscaled(g, n->in[0]), q = unscaled(g, n->in[1]);
+    ValueId p = products_unscaled(g, n->in[0]),
+            q = products_unscaled(g, n->in[1]);
     if (n->op == OP_POW)
         return is_number(g, n->in[1], 2) &&
                (same_value(p, x) || same_value(p, y));
@@ -53,7 +54,7 @@ static bool is_term_of(const Graph *g, ValueId v, ValueId x, ValueId y) {
 static bool is_of_sums(const Graph *g, ValueId v, ValueId x, ValueId y,
                        int depth) {
     double c;
-    ValueId of = unscaled(g, v);
+    ValueId of = products_unscaled(g, v);
     const Node *n = value_maker(g, of);
     if (!n || depth == 0) return false;
     if (node_kind(n) == KIND_REDUCE || n->op == OP_REDUCE_MEAN)
@@ -88,12 +89,13 @@ static bool is_cheap(const Graph *g, const Node *product, double most) {
 static void note_cancelled(const Graph *g, const Node *n, int k, double most,
                            bool *wide) {
     enum { DEPTH = 6 };
-    ValueId v = unscaled(g, n->in[k]);
+    ValueId v = products_unscaled(g, n->in[k]);
     const Node *product = value_maker(g, v);
     if (!product || product->op != OP_MATMUL || !reads_f32(g, product) ||
         !is_cheap(g, product, most))
         return;
-    ValueId x = unscaled(g, product->in[0]), y = unscaled(g, product->in[1]);
+    ValueId x = products_unscaled(g, product->in[0]),
+            y = products_unscaled(g, product->in[1]);
     if (is_of_sums(g, n->in[1 - k], x, y, DEPTH)) wide[v.i] = true;
 }
 
@@ -147,15 +149,15 @@ static void note_filters(const Graph *g, Arena *a, bool *wide) {
         if (n->flags) continue;
         if (is_filter(g, n, numbers)) wide[n->out[0].i] = true;
         for (int k = 0; k < n->nin; k++) {
-            ValueId v = unscaled(g, n->in[k]);
+            ValueId v = products_unscaled(g, n->in[k]);
             if (is_filter(g, value_maker(g, v), fixed) && is_measured(g, n, k))
                 wide[v.i] = true;
         }
     }
 }
 
-static bool is_weight(const Graph *g, ValueId v) {
-    ValueKind kind = value_get(g, unscaled(g, v))->kind;
+static bool products_is_weight(const Graph *g, ValueId v) {
+    ValueKind kind = value_get(g, products_unscaled(g, v))->kind;
     return kind == VK_VAR || kind == VK_CONST;
 }
 
@@ -167,7 +169,8 @@ static bool is_small(const Graph *g, ValueId v) {
 }
 
 static bool has_small_matrix(const Graph *g, const Node *n) {
-    if (n->op != OP_MATMUL || is_weight(g, n->in[0]) || is_weight(g, n->in[1]))
+    if (n->op != OP_MATMUL || products_is_weight(g, n->in[0]) ||
+        products_is_weight(g, n->in[1]))
         return false;
     return is_small(g, n->in[0]) || is_small(g, n->in[1]);
 }
@@ -181,7 +184,7 @@ static void note_gradients(const Graph *g, const bool *of, bool *wide) {
         const Node *n = node_at(g, i);
         if (!(n->flags & NODE_BACKWARD) || !reads_f32(g, n)) continue;
         for (int k = 0; k < 2; k++)
-            if (of[unscaled(g, n->in[k]).i]) wide[n->out[0].i] = true;
+            if (of[products_unscaled(g, n->in[k]).i]) wide[n->out[0].i] = true;
     }
 }
 
@@ -199,7 +202,7 @@ bool *wide_products(const Graph *g, double most, Arena *a) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin && wide[n->out[0].i] && !n->flags; k++)
-            of[unscaled(g, n->in[k]).i] = true;
+            of[products_unscaled(g, n->in[k]).i] = true;
     }
     note_gradients(g, of, wide);
     return wide;

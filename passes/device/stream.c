@@ -199,14 +199,14 @@ static bool makes_wide(const Stream *s, const Node *n) {
             (n->op == OP_IOTA && form_of(s, n) == WIDE));
 }
 
-static void take(Stream *s, int at) {
+static void stream_take(Stream *s, int at) {
     s->inside[at] = true;
     if (at > s->last) s->last = at;
 }
 
 /* All readers of wide values, then the nodes that they need and that depend
    on the product, and wide values that depend only on shapes and labels. */
-static void gather(Stream *s) {
+static void stream_gather(Stream *s) {
     const Graph *g = s->g;
     bool *wide = NEW_ARRAY(s->a, bool, g->values.len);
     bool *read = NEW_ARRAY(s->a, bool, g->values.len);
@@ -214,7 +214,7 @@ static void gather(Stream *s) {
         const Node *n = node_at(g, i);
         bool any = i == s->at;
         for (int k = 0; k < n->nin; k++) any |= wide[n->in[k].i];
-        if (any) take(s, i);
+        if (any) stream_take(s, i);
         bool on = i == s->at || depends(s, n);
         for (int k = 0; k < n->nout && on; k++) {
             s->after[n->out[k].i] = true;
@@ -225,7 +225,7 @@ static void gather(Stream *s) {
         const Node *n = node_at(g, i);
         bool any = false;
         for (int k = 0; k < n->nout; k++) any |= read[n->out[k].i];
-        if (any && (depends(s, n) || makes_wide(s, n))) take(s, i);
+        if (any && (depends(s, n) || makes_wide(s, n))) stream_take(s, i);
         for (int k = 0; k < n->nin && s->inside[i]; k++)
             read[n->in[k].i] = true;
     }
@@ -285,7 +285,7 @@ static bool saves(const Stream *s, const bool *read, int chunks) {
 
 /* ---- the chunks ---------------------------------------------------------- */
 
-static ValueId rows_of(Stream *s, ValueId v, int64_t columns) {
+static ValueId stream_rows_of(Stream *s, ValueId v, int64_t columns) {
     int64_t dim[] = {s->rows, columns}, starts[] = {s->from, 0},
             sizes[] = {s->n, columns}, steps[] = {1, 1};
     Attr attrs[] = {attr_v(AK_sizes, sizes, 2), attr_v(AK_starts, starts, 2),
@@ -303,7 +303,8 @@ static ValueId piece(Stream *s, ValueId v, Form f) {
     if (f == LINE || (f == ONE && t->rank > 2))
         return b_reshape(&s->b, v, 1, &last);
     if (f == ONE) return v;
-    if (!s->now[v.i].i) s->now[v.i] = rows_of(s, v, f == ROWS ? 1 : last);
+    if (!s->now[v.i].i)
+        s->now[v.i] = stream_rows_of(s, v, f == ROWS ? 1 : last);
     return s->now[v.i];
 }
 
@@ -495,7 +496,7 @@ static void stream_product(Graph *g, int at, int chunks, bool asked, int *last,
                 .flat = NEW_ARRAY(a, ValueId, nv)};
     s.product = g->order.data[at];
     s.chunk = *last;
-    gather(&s);
+    stream_gather(&s);
     const bool *read = read_outside(&s);
     if (!find_forms(&s, read) || (!asked && !saves(&s, read, chunks))) return;
     build_chunks(&s, read, chunks);
