@@ -106,6 +106,7 @@ KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
    lower 16 bits' range, less one if the upper half is even; the carry then
    rounds. */
 typedef uint32_t km_word8 __attribute__((vector_size(32)));
+typedef uint16_t km_bits16 __attribute__((vector_size(32)));
 typedef char km_char32 __attribute__((vector_size(32)));
 typedef float km_real8 __attribute__((vector_size(32)));
 typedef long long km_long4 __attribute__((vector_size(32)));
@@ -120,7 +121,8 @@ KM_VECTOR km_short16 km_interleave(km_word8 a, km_word8 b) {
 KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
     km_short16 upper = km_interleave(a >> 16, b),
                lower = km_interleave(a, b << 16);
-    return upper - (__builtin_ia32_psubusw256(lower, ~upper & 1) >> 15);
+    km_short16 up = __builtin_ia32_psubusw256(lower, ~upper & 1) >> 15;
+    return (km_short16)((km_bits16)upper - (km_bits16)up); /* it may wrap */
 }
 
 /* All bits set in each lane where a or b is NaN. */
