@@ -97,35 +97,75 @@ static void move_all(const AmpcModule *m, GpuDevice *d) {
 
 /* ---- allocation ---------------------------------------------------------- */
 
-/* For the message: what would fit, if `arena` of the bytes are activations;
-   else "". */
-static void put_remedy(uint64_t bytes, uint64_t arena, uint64_t free_bytes,
+/* Bytes that --state-dtype int8 saves: of 4 bytes of each element stay one and
+   its share of a scale, of optimizer state that is large enough for codes. */
+static uint64_t state_saving(const ampc_session *s) {
+    enum { LEAST = 4096, EACH = 128 };
+    uint64_t saved = 0;
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        const PlanVar *v = &s->m->vars[i];
+        uint64_t lo, hi;
+        shard_range(s, i, &lo, &hi);
+        if (v->kind == PLAN_STATE && v->dtype == AMPC_F32 &&
+            v->bytes >= 4 * LEAST && v->bytes / 4 % EACH == 0)
+            saved += (hi - lo) / 4 * 3 - (hi - lo) / EACH;
+    }
+    return saved;
+}
+
+/* "" or the largest batch whose activations are `fewer` of `arena` bytes. */
+static void put_batch(const ampc_session *s, uint64_t fewer, uint64_t arena,
+                      char *text, size_t size) {
+    double part = (double)(arena - fewer) / (double)arena;
+    long long most = (long long)((double)s->batch * part);
+    *text = 0;
+    if (most > 0)
+        snprintf(text, size,
+                 " or a batch of at most %lld instead of %lld (--dim)", most,
+                 (long long)s->batch);
+}
+
+/* Options with which the session lacks no bytes, if `arena` of what it needs
+   are activations; `lacks` > 0. */
+static void put_remedy(const ampc_session *s, uint64_t lacks, uint64_t arena,
                        char *text, size_t size) {
-    unsigned long long others = bytes - arena;
-    if (!arena)
-        *text = 0;
-    else if (free_bytes > others)
+    unsigned long long saved = state_saving(s), all = arena;
+    char state[80] = "", batch[100];
+    if (saved)
+        snprintf(state, sizeof state, "--state-dtype int8, which saves %llu",
+                 saved);
+    if (arena > lacks) {
+        put_batch(s, lacks, arena, batch, sizeof batch);
         snprintf(text, size,
-                 "; %llu of them are activations: compile with --remat %llu or "
-                 "a smaller batch (--dim)",
-                 (unsigned long long)arena,
-                 (unsigned long long)free_bytes - others);
-    else
+                 "; %llu of them are activations: compile with --remat %llu%s"
+                 "%s%s",
+                 all, all - lacks, batch, saved >= lacks ? " or " : "",
+                 saved >= lacks ? state : "");
+    } else if (saved >= lacks) {
+        snprintf(text, size, "; compile with %s", state);
+    } else if (saved + arena > lacks) {
         snprintf(text, size,
-                 "; variables and buffers alone are %llu: --remat is not "
-                 "enough; a smaller model or batch (--dim) or "
-                 "--shard-optimizer is needed",
-                 others);
+                 "; %llu of them are activations: compile with --remat %llu "
+                 "and %s",
+                 all, all - (lacks - saved), state);
+    } else {
+        snprintf(text, size,
+                 "; %llu of them are activations: --remat%s is not enough; a "
+                 "smaller model or batch (--dim) or --shard-optimizer is "
+                 "needed",
+                 all, saved ? " with --state-dtype int8" : "");
+    }
 }
 
 static ampc_status no_memory(ampc_session *s, CUresult e, const char *call,
                              uint64_t bytes, uint64_t arena, const char *what) {
     GpuDevice *d = gpu_of(s);
     size_t free_bytes = 0, all = 0;
-    char remedy[200];
+    char remedy[300] = "";
     if (e != CUDA_OUT_OF_MEMORY) return gpu_fail(s, e, call, NULL);
     d->cu.MemGetInfo(&free_bytes, &all);
-    put_remedy(bytes, arena, free_bytes, remedy, sizeof remedy);
+    if (arena && bytes > free_bytes)
+        put_remedy(s, bytes - free_bytes, arena, remedy, sizeof remedy);
     return session_fail(s, AMPC_ERR_MEMORY,
                         "out of memory on GPU '%s': %llu bytes of %s memory "
                         "are needed; %zu of the GPU's %zu are free%s",
