@@ -57,8 +57,9 @@ typedef struct LoweredStep {
     bool empty;                       /* PLAN_LIB: every result is */
     bool summed;                      /* the result is then summed over ranks */
     const struct LoweredStep *behind; /* Group.after; NULL: none              */
-    int64_t unit; /* kernels of form flat: elements per unit */
-    Guard guard;  /* of the group */
+    int64_t unit;         /* kernels of form flat: elements per unit */
+    int64_t block_shared; /* as for kernel_set_new */
+    Guard guard;          /* of the group */
 } LoweredStep;
 
 /* lower.c: the step of every group.  Kernels are shared structurally through
@@ -66,7 +67,8 @@ typedef struct LoweredStep {
    share one update kernel (flat kernels take their length from par[0]).
    Lowering refuses only with a message. */
 typedef struct KernelSet KernelSet;
-KernelSet *kernel_set_new(Arena *a, TargetKind target);
+/* block_shared: bytes of shared memory that a block of each GPU has. */
+KernelSet *kernel_set_new(Arena *a, TargetKind target, int64_t block_shared);
 int kernel_set_count(const KernelSet *ks, bool epilogues);
 const Kernel *kernel_set_get(const KernelSet *ks, bool epilogues, int i);
 int kernel_index(const Kernel *k); /* position in its list */

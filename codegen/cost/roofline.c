@@ -318,10 +318,11 @@ static void put_total_json(const char *name, const Total *t, StrBuf *sb) {
               mfu(t));
 }
 
-static void put_total(const char *name, const Total *t, StrBuf *sb) {
-    sb_printf(sb, "  %-9s  %.1f ms (%.1f to %.1f), floor %.1f, MFU %.0f%%\n",
-              name, 1e3 * t->seconds[LIKELY], 1e3 * t->seconds[BEST],
-              1e3 * t->seconds[WORST], 1e3 * t->floor, 100 * mfu(t));
+static void put_total(const GpuSheet *gpu, const Total *t, StrBuf *sb) {
+    sb_printf(sb, "  %-9s  %.1f ms (%.1f to %.1f), floor %.1f, MFU %.0f%%%s\n",
+              gpu->name, 1e3 * t->seconds[LIKELY], 1e3 * t->seconds[BEST],
+              1e3 * t->seconds[WORST], 1e3 * t->floor, 100 * mfu(t),
+              gpu->bf16 ? "" : "; with --precision fp16");
 }
 
 static void put_rates(StrBuf *sb) {
@@ -400,7 +401,7 @@ static void put_program(Sums *s, const StepCost *of, const CpuPeaks *peaks,
     }
     sb_printf(sb, " on %s\n", main_gpu()->name);
     for (int m = 0; m < NGPU_SHEET; m++)
-        put_total(gpu_sheets[m].name, &s->on[m], sb);
+        put_total(&gpu_sheets[m], &s->on[m], sb);
 }
 
 static bool trains(const StepCost *c) {

@@ -134,7 +134,7 @@ typedef struct CudaBuild {
 typedef struct NvrtcFacts {
     const char *why; /* libraries that were tried, if none was loaded */
     int toolkit;     /* 12080 = 12.8                                        */
-    VEC(int) archs;  /* NN of every sm_NN it compiles for, from 80 on       */
+    VEC(int) archs;  /* NN of every sm_NN it compiles for, from 75 on       */
 } NvrtcFacts;
 /* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
    the usual names and folders. */

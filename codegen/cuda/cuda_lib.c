@@ -180,8 +180,9 @@ static int64_t grad_slices(int64_t matrices, int64_t blocks, int64_t bytes) {
 static void print_attend_grad(LibPrint *p, const LibAttend *c) {
     int64_t matrices = c->group ? c->batch / c->group : 0; /* of keys */
     /* a mask and dropout take the registers of a second 16 keys */
-    int64_t own = is_narrow(c) && (is_plain(c) || !c->drop) ? FLASH_GRAD_NARROW
-                                                            : FLASH_GRAD_WIDE;
+    bool second = is_narrow(c) && (is_plain(c) || !c->drop) &&
+                  grad_bytes(c, FLASH_GRAD_NARROW) <= p->s->block_shared;
+    int64_t own = second ? FLASH_GRAD_NARROW : FLASH_GRAD_WIDE;
     int64_t blocks = up_div(c->u, FLASH_WARPS * own), steps = up_div(c->t, own);
     int64_t rows = c->batch * c->t + matrices * c->u;
     int64_t sums = c->batch * steps * FLASH_GRAD_SUMS * FLASH_THREADS *

@@ -93,6 +93,7 @@ static Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     CudaLib lib;
     int nlib = 0;
     x.key = lib_text(a, &x, 0, &lib);
+    ASSERT(!x.step || lib.first.shared <= x.step->block_shared);
     for (int i = 0; i < c->items.len; i++) {
         Item *y = &c->items.data[i];
         if (y->key && !strcmp(y->key, x.key)) return y;

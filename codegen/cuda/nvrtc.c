@@ -42,7 +42,7 @@ typedef struct Nvrtc {
     char file[4096];
 } Nvrtc;
 
-enum { OLDEST_NVRTC = 12000, OLDEST_ARCH = 80 };
+enum { OLDEST_NVRTC = 12000, OLDEST_ARCH = 75 };
 
 #define ENTRY(name)                                                            \
     { "nvrtc" #name, offsetof(Nvrtc, name) }

@@ -362,10 +362,11 @@ void kernel_loops(const Kernel *k, FactList *loops) {
 
 /* ---- kernel set ---------------------------------------------------------- */
 
-KernelSet *kernel_set_new(Arena *a, TargetKind target) {
+KernelSet *kernel_set_new(Arena *a, TargetKind target, int64_t block_shared) {
     KernelSet *ks = NEW(a, KernelSet);
     ks->arena = a;
     ks->target = target;
+    ks->block_shared = block_shared;
     return ks;
 }
 

@@ -148,8 +148,9 @@ struct Kernel {
                          -1 = no loop */
     KLoop loop[MAX_LOOPS]; /* outermost first */
     int nloop;
-    int64_t tile_rows; /* KF_EPILOGUE; 0: there is one batch */
-    int index;         /* position in its list                              */
+    int64_t tile_rows;    /* KF_EPILOGUE; 0: there is one batch */
+    int64_t block_shared; /* bytes that a block of a GPU has */
+    int index; /* position in its list                              */
     uint64_t hash;
     const char *comment; /* the group for which it was first made */
     bool marks;          /* its text may be shared: sizes are printed by
@@ -270,8 +271,9 @@ typedef VEC(Kernel *) KernelVec;
 struct KernelSet {
     Arena *arena;
     TargetKind target;
-    KernelVec list[2]; /* kernels, epilogues */
-    Kernel **slot;     /* hash table: open addressing, size a power of two */
+    int64_t block_shared; /* of each kernel */
+    KernelVec list[2];    /* kernels, epilogues */
+    Kernel **slot;        /* hash table: open addressing, size a power of two */
     int cap;
 };
 

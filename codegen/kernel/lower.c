@@ -176,6 +176,7 @@ static const Kernel *lower_kernel(Lower *l, const GroupFacts *f, KernelSet *ks,
                                   ValueId **refs, int *nref) {
     for (int j = 0; j < f->leave.len; j++) store_value(l, f->leave.data[j]);
     kernel_finish(l->arena, l->k);
+    l->k->block_shared = ks->block_shared;
     l->npar = kernel_schedule(l->arena, l->k, ks->target, l->par);
     Kernel *k = kernel_set_add(ks, l->k);
     if (!k->comment) k->comment = group_comment(l->g, f, ks->arena);
@@ -339,6 +340,7 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
         if (lower_group(g, &f, ks, scratch, d, &(*out)[f.group]) != OK)
             status = ERR_USER;
         (*out)[f.group].guard = g->groups.data[f.group].guard;
+        (*out)[f.group].block_shared = ks->block_shared;
         arena_free(scratch);
     }
     return status;

@@ -32,10 +32,8 @@ enum {
     ROW_WEIGHT = 32,     /* limit if lanes share a row */
     HELD_EACH = 32,      /* columns per thread whose values are held, ... */
     HELD_REGISTERS = 96, /* ... in this many registers */
-    FETCHED_REGISTERS = 64,  /* registers of a row that is loaded ahead */
-    SUM_ROWS = 2,            /* rows per team, at least */
-    BLOCK_SHARED = 99 << 10, /* shared memory of a block, from sm_80 on */
-    SUM_BYTES = 96 << 10     /* bytes of shared memory for column sums */
+    FETCHED_REGISTERS = 64, /* registers of a row that is loaded ahead */
+    SUM_ROWS = 2            /* rows per team, at least */
 };
 
 /* ---- folds of any length ------------------------------------------------- */
@@ -281,7 +279,7 @@ static bool share_values(Arena *a, Kernel *k, int folds) {
                 in->keep = pass ? KEEP_NOT : KEEP_SHARED;
         }
         int64_t bytes = cuda_shared(k, 0);
-        if (bytes + folds * FOLD <= BLOCK_SHARED) return bytes > 0;
+        if (bytes + folds * FOLD <= k->block_shared) return bytes > 0;
     }
     return false;
 }
@@ -333,7 +331,8 @@ int64_t cuda_sum_columns(const Kernel *k) {
    by the room for their sums; returns their number. */
 static int share_sums(Kernel *k, int64_t rows, int side) {
     int64_t each = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
-    while (side > 1 && side * each > SUM_BYTES) side /= 2;
+    while (side > 1 && side * each > k->block_shared - GPU_SHARED_APART)
+        side /= 2;
     int64_t block = (rows + GPU_BLOCKS - 1) / GPU_BLOCKS;
     if (block < SUM_ROWS * side) block = SUM_ROWS * side;
     block = (block + side - 1) / side * side;

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "codegen/module/emit_plan.h"
 #include "codegen/module/embed.h"
+#include "passes/device/fold.h"
 #include "runtime/program/lib.h"
 
 #include <ctype.h>
@@ -472,7 +473,8 @@ static Status add_programs(Emit *e) {
         ASSERT(g->target != TARGET_ANY);
         if (!t->kernels) {
             TRY(status);
-            t->kernels = kernel_set_new(e->a, g->target);
+            t->kernels =
+                kernel_set_new(e->a, g->target, gpu_block_shared(e->opt));
             if (t->kind == TARGET_CUDA) e->out->cuda = NEW(e->a, CudaSource);
         }
         if (g->target == first) {
@@ -521,10 +523,47 @@ static Status check_symbol(const Emit *e) {
     return fail(e->d, (Loc){0}, SYMBOL_TAKEN, name);
 }
 
+/* ---- what the oldest GPU can multiply ----------------------------------- */
+
+/* NULL, or what of the node's operands sm_75 has no tensor cores for. */
+static const char *beyond_turing(const Graph *g, const Node *n) {
+    if (op_info[n->op].amp != AMP_LOW && node_kind(n) != KIND_ANCHOR)
+        return NULL;
+    if (n->loc.factors != AMPC_FACTORS_F32) return "--matmul-precision";
+    for (int i = 0; i < n->nin && i < 2; i++)
+        if (is_value(n->in[i]) && value_dtype(g, n->in[i]) == DT_BF16)
+            return "bf16";
+    return NULL;
+}
+
+/* Refuses products of dtypes that a GPU of the options cannot multiply. */
+static Status check_products(const Module *m, const Options *o, Diag *d) {
+    bool any = false;
+    for (int i = 0; i < o->targets.len; i++)
+        any |= is_turing(&o->targets.data[i]);
+    if (!any) return OK;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; g->target == TARGET_CUDA && k < g->order.len; k++) {
+            const Node *n = node_at(g, k);
+            const char *what = beyond_turing(g, n);
+            if (what)
+                return fail(d, n->loc,
+                            "%s: GPUs of compute capability 7.5 multiply fp16 "
+                            "and fp32, not %s. Compile for them with "
+                            "--precision fp16 or fp32, or leave out --target "
+                            "cuda:sm_75",
+                            op_info[n->op].text, what);
+        }
+    }
+    return OK;
+}
+
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out) {
     Emit e = {.m = m, .opt = opt, .d = d, .a = a, .out = out};
     for (int i = 0; i < NUM_TARGETS; i++) e.target[i].kind = (TargetKind)i;
+    TRY(check_products(m, opt, d));
     add_variables(&e);
     TRY(add_programs(&e));
     out->kernels = e.target[TARGET_CPU].kernels;

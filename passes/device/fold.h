@@ -3,10 +3,28 @@
 #ifndef AMPC_PASSES_TARGET_FOLD_H
 #define AMPC_PASSES_TARGET_FOLD_H
 
+#include "passes/options.h"
+
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { GPU_BLOCKS = 264 }; /* blocks that fill the GPU: 2 on each SM */
+
+/* Bytes of shared memory: of a block, from sm_80 on, and what it leaves to
+   other uses than sums of columns. */
+enum { GPU_BLOCK_SHARED = 99 << 10, GPU_SHARED_APART = 3 << 10 };
+
+static inline bool is_turing(const Target *t) {
+    return t->cuda && !strcmp(t->arch, "sm_75");
+}
+
+/* Bytes of shared memory that a block has on every GPU of the options. */
+static inline int64_t gpu_block_shared(const Options *opt) {
+    for (int i = 0; i < opt->targets.len; i++)
+        if (is_turing(&opt->targets.data[i])) return 64 << 10;
+    return GPU_BLOCK_SHARED;
+}
 
 /* True if one kernel can fold rows of any number and length, given by the
    step, with one block per row: rows are few, and at least as long as a

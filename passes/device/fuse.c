@@ -288,7 +288,9 @@ enum { FREE_STEPS = 1 << 20, STEPS_A_NODE = 64 };
 static void fuse_graph(Graph *g, PassCtx *cx) {
     bool fusing = !cx->opt->no_fuse;
     fuse_prepare(g, cx->scratch, fusing);
-    Fuse f = {.g = g, .target = target_of(g), .a = cx->scratch};
+    Fuse f = {.g = g,
+              .target = target_smallest(g, cx->opt, cx->scratch),
+              .a = cx->scratch};
     f.steps_left = FREE_STEPS + STEPS_A_NODE * (int64_t)g->order.len;
     fuse_index_users(&f);
     fuse_start_clusters(&f);

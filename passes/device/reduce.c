@@ -129,6 +129,7 @@ typedef struct Classes {
     NodeId *first;   /* per root: a reduction of the class */
     NodeId *next;    /* per node: the next reduction of the class */
     const bool *has; /* see with_state */
+    const TargetInfo *target;
 } Classes;
 
 static uint32_t class_of(const Classes *c, ValueId v) {
@@ -393,7 +394,7 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
     ASSERT(attr_int(&n, AK_keepdims));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
-    Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32,
+    Stages e = {&rw->b, c->target, wide ? DT_F64 : DT_F32,
                 c->has && n.op == OP_REDUCE_SUMSQ &&
                     is_shared(g, n.in[0], c->has)};
     if (beside_rows(&e, c, &n)) {
@@ -426,7 +427,8 @@ Status pass_reduce(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         bool shares = cx->opt->shard_optimizer && g->program == PROGRAM_UPDATE;
-        Classes c = {.has = shares ? with_state(g, cx->scratch) : NULL};
+        Classes c = {.has = shares ? with_state(g, cx->scratch) : NULL,
+                     .target = target_smallest(g, cx->opt, cx->scratch)};
         classify(g, cx->scratch, &c);
         rewrite_graph(g, cx->scratch, reduce_rule, &c);
     }

@@ -55,16 +55,26 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .min_copied = 2, /* a number costs a launch, whatever its size */
          .row_bytes = 16,
          .long_row = 1024,
-         .column_sums = 96 << 10, /* a block has 99 KB of shared memory */
+         .column_sums = GPU_BLOCK_SHARED - GPU_SHARED_APART,
          .rows_enough = GPU_BLOCKS,
          .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
          .columns_serial = 16384, /* 64 KB: a launch                         */
          .least_share = 2048,     /* 256 threads with 8 elements each */
          .short_row = 4096,       /* three times 16 KB: as long as a launch */
-         .row_held = 98 << 10,    /* a block has 99 KB of shared memory */
-         .small_tensor = 262144,  /* 1 MB: a sixth of a launch               */
-         .tiny_tensor = 8192},    /* 32 KB: less than a launch               */
+         .row_held = GPU_BLOCK_SHARED - (1 << 10),
+         .small_tensor = 262144, /* 1 MB: a sixth of a launch               */
+         .tiny_tensor = 8192},   /* 32 KB: less than a launch               */
 };
+
+const TargetInfo *target_smallest(const Graph *g, const Options *opt,
+                                  Arena *a) {
+    int64_t less = GPU_BLOCK_SHARED - gpu_block_shared(opt);
+    if (g->target != TARGET_CUDA || !less) return target_of(g);
+    TargetInfo *t = arena_dup(a, target_of(g), sizeof *t);
+    t->column_sums -= less;
+    t->row_held -= less;
+    return t;
+}
 
 static bool wanted(const Options *opt, TargetKind t) {
     bool cuda = t == TARGET_CUDA;

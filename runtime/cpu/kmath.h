@@ -82,6 +82,11 @@ typedef unsigned long long uint64_t;
    or minimum. */
 #if defined __CUDACC_RTC__ && !defined KM_PORTABLE
 #define KM_GPU
+/* Compute capability 8.0 and later: one instruction rounds to bf16, or takes a
+   maximum that keeps NaN. */
+#if __CUDA_ARCH__ >= 800
+#define KM_GPU_8
+#endif
 #endif
 
 /* ---- bits ---------------------------------------------------------------- */

@@ -44,9 +44,13 @@ KM_INLINE float km_rcp(float x) {
 }
 /* x limited to [low, high]; NaN stays. */
 KM_INLINE float km_between(float x, float low, float high) {
+#ifndef KM_GPU_8
+    return x < low ? low : x > high ? high : x;
+#else
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(low));
     asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(high));
     return x;
+#endif
 }
 #endif
 

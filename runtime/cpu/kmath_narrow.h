@@ -11,9 +11,14 @@ KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
 #if defined KM_GPU && defined __CUDACC_RTC__
 /* One instruction each; the same values, except the bits of NaN. */
 KM_INLINE uint16_t F32_TO_BF16(float f) {
+#ifndef KM_GPU_8
+    uint32_t u = km_bits(f), nan = 0u - (uint32_t)(f != f);
+    return (uint16_t)(((u + 0x7fffu + (u >> 16 & 1u)) | nan) >> 16);
+#else
     uint16_t h;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
     return h;
+#endif
 }
 KM_INLINE uint16_t F32_TO_F16(float f) {
     uint16_t h;

@@ -67,7 +67,7 @@ static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
 /* NaN if either operand is NaN; for two zeros either one (a CPU), or the
    larger or smaller one (a GPU). */
 static __device__ __forceinline__ float larger(float a, float b) {
-#ifdef KM_GPU
+#ifdef KM_GPU_8
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
@@ -77,7 +77,7 @@ static __device__ __forceinline__ float larger(float a, float b) {
 }
 
 static __device__ __forceinline__ float smaller(float a, float b) {
-#ifdef KM_GPU
+#ifdef KM_GPU_8
     float y;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;

@@ -140,10 +140,10 @@ static ampc_status no_image(ampc_session *s, const char *answers) {
     for (uint32_t i = 0; i < c->narch && n < sizeof held - 1; i++)
         n += (size_t)snprintf(held + n, sizeof held - n, "%s%.20s",
                               i ? ", " : "", c->archs[i]);
-    if (d->major < GPU_LEAST_MAJOR)
+    if (d->major * 10 + d->minor < GPU_LEAST)
         snprintf(target, sizeof target,
-                 "GPUs of compute capability %d.0 and later can",
-                 GPU_LEAST_MAJOR);
+                 "GPUs of compute capability %d.%d and later can",
+                 GPU_LEAST / 10, GPU_LEAST % 10);
     else
         snprintf(target, sizeof target, "compile with --target cuda:sm_%d%d",
                  d->major, d->minor);

@@ -4,6 +4,7 @@
 #define AMPC_CUDA_PEAK_H
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ typedef struct GpuSheet {
     const char *name;
     double bandwidth, cache, tensor, single, mma, clock, latency;
     int sms, threads, shared;
+    bool bf16;
 } GpuSheet;
 
 static const GpuSheet gpu_sheets[] = {

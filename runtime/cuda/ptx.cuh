@@ -13,6 +13,12 @@
 #ifndef AMPC_PTX_CUH
 #define AMPC_PTX_CUH
 
+/* GPUs of compute capability 7.5: fp16 products of half the depth, no bf16, no
+   TF32 (cuda_target.c refuses those), no copies that run on their own. */
+#if __CUDA_ARCH__ < 800
+#define AMPC_TURING
+#endif
+
 /* D += A B in fp32, operands bf16. */
 static __device__ __forceinline__ void
 ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
@@ -24,15 +30,30 @@ ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
                    "r"(b[1]));
 }
 
+/* The first or second half of the depth: A's a[0] and a[1], or a[2] and
+   a[3]. */
+static __device__ __forceinline__ void
+ampc_mma_f16_1688(float d[4], const unsigned a[2], unsigned b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 /* mma for f16 operands. */
 static __device__ __forceinline__ void
 ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
+#ifdef AMPC_TURING
+    ampc_mma_f16_1688(d, a, b[0]);
+    ampc_mma_f16_1688(d, a + 2, b[1]);
+#else
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
                    "r"(b[1]));
+#endif
 }
 
 /* D += A B in fp32, operands TF32, one in each register, 16 x 8 and 8 x 8:
@@ -87,15 +108,21 @@ static __device__ __forceinline__ void ampc_ldmatrix_x4_trans(unsigned r[4],
    calls it by itself. */
 static __device__ __forceinline__ void
 ampc_cp_async_16(void *to, const void *from, bool in) {
+#ifdef AMPC_TURING
+    *(uint4 *)to = in ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#else
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at),
                  "l"(from), "r"(in ? 16 : 0)
                  : "memory");
+#endif
 }
 
 /* Waits for all copies of this thread. Each lane calls it by itself. */
 static __device__ __forceinline__ void ampc_cp_async_wait() {
+#ifndef AMPC_TURING
     asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
 /* The two bytes at the address, or 0 without an access unless `in`; nothing

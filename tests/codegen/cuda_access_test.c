@@ -4,6 +4,7 @@
    Rows with narrower accesses give the reason. */
 #include <string.h>
 
+#include "passes/device/fold.h"
 #include "codegen/cuda/cuda.h"
 #include "ir/text/text.h"
 #include "tests/harness.h"
@@ -184,7 +185,7 @@ static void form_check(int i) {
     Diag d = {0};
     Module *m = NULL;
     LoweredStep *steps;
-    KernelSet *ks = kernel_set_new(u.a, TARGET_CUDA);
+    KernelSet *ks = kernel_set_new(u.a, TARGET_CUDA, GPU_BLOCK_SHARED);
     if (parse_module(u.a, &d, "test.amp", forms[i].graph,
                      strlen(forms[i].graph), &m) != OK ||
         lower_graph(m->graphs.data[0], ks, &d, &steps) != OK)

@@ -11,6 +11,7 @@ enum { CASES_PER_UNIT = 6 };
 typedef struct Units {
     Arena *a;
     VEC(CudaUnit) units;
+    bool turing; /* for sm_75, which multiplies no bf16 */
     StrBuf text;
     int count; /* kernels in `text` */
 } Units;
@@ -28,6 +29,10 @@ static void unit_add_of(Units *u, const CudaCase *c, AmpcFactors factors) {
     CudaLib lib;
     LoweredStep s = cuda_case_step(c);
     s.factors = factors;
+    const LibOperand *o = lib_info(s.lib)->operands;
+    for (int i = 0; i < 2; i++)
+        if (u->turing && s.pars[o[i].dtype_at] == AMPC_BF16) return;
+    if (u->turing) s.block_shared = 64 << 10;
     if (!u->count) print_cuda_head(&u->text);
     print_cuda_lib(&s, u->count++, false, &u->text, &lib);
     if (u->count == CASES_PER_UNIT) unit_end(u);
@@ -38,12 +43,13 @@ static void unit_add(Units *u, const CudaCase *c) {
 }
 
 static void units_build(Units *u) {
-    static const char *const archs[] = {"sm_90", "sm_80"};
+    static const char *const archs[] = {"sm_90", "sm_80"}, *const turing[] = {
+                                                               "sm_75"};
     Diag d = {0};
     CudaBuild b = {0};
     if (u->count) unit_end(u);
-    Status st =
-        nvrtc_build(&d, u->a, NULL, u->units.data, u->units.len, archs, 2, &b);
+    Status st = nvrtc_build(&d, u->a, NULL, u->units.data, u->units.len,
+                            u->turing ? turing : archs, u->turing ? 1 : 2, &b);
     CHECK_MSG(st == OK, "%s", d.text.data);
     CHECK_MSG(!d.warnings, "%s", d.text.data);
     CHECK(b.usage.len > 0);
@@ -162,6 +168,18 @@ static void others(Units *u) {
     add_all(u, &cuda_argsort_cases);
     add_all(u, &cuda_attend_cases);
     add_pools(u);
+}
+
+/* The instructions of sm_75: fp16 products of half the depth. */
+TEST_CASE(cuda_compile, compute_capability_7_5) {
+    NvrtcFacts f;
+    Units u = {.a = arena_new(), .turing = true};
+    if (!nvrtc_facts(u.a, &f)) SKIP("%s", f.why);
+    products(&u);
+    convolutions(&u);
+    others(&u);
+    units_build(&u);
+    arena_free(u.a);
 }
 
 TEST_CASE(cuda_compile, products) { compile(products); }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "passes/device/fold.h"
 #include "codegen/cuda/cuda.h"
 #include "ir/text/text.h"
 #include "runtime/program/lib.h"
@@ -85,7 +86,7 @@ static void suite_add(Suite *x, const char *text) {
 
 Suite suite_lowered(const char *const *text, int n) {
     Suite x = {.a = arena_new()};
-    x.ks = kernel_set_new(x.a, TARGET_CUDA);
+    x.ks = kernel_set_new(x.a, TARGET_CUDA, GPU_BLOCK_SHARED);
     for (int i = 0; i < n; i++) suite_add(&x, text[i]);
     return x;
 }

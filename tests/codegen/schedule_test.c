@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_test.c: the loops of kernels by target, one line per kernel. */
+#include "passes/device/fold.h"
 #include "codegen/kernel/schedule.h"
 #include "ir/text/text.h"
 #include "tests/harness.h"
@@ -15,7 +16,8 @@ static const LoweredStep *step_of(Arena *a, const char *text,
     LoweredStep *s;
     if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
         verify_module(m, STAGE_FUSED, &d) != OK ||
-        lower_graph(m->graphs.data[0], kernel_set_new(a, target), &d, &s) != OK)
+        lower_graph(m->graphs.data[0],
+                    kernel_set_new(a, target, GPU_BLOCK_SHARED), &d, &s) != OK)
         FAIL("%s", d.text.data);
     sb_free(&d.text);
     return s;

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "passes/device/fold.h"
 #include "codegen/cuda/cuda.h"
 #include "ir/text/text.h"
 #include "passes/passes.h"
@@ -333,7 +334,7 @@ static void lower_all(Bounds *x) {
                    false) != OK)
         FAIL("%s", d.text.data);
     x->g = x->b.all;
-    x->ks = kernel_set_new(x->b.a, TARGET_CUDA);
+    x->ks = kernel_set_new(x->b.a, TARGET_CUDA, GPU_BLOCK_SHARED);
     x->n = x->g->groups.len;
     x->items = NEW_ARRAY(x->b.a, Item, x->n);
     x->nunit = (x->n + PER_UNIT - 1) / PER_UNIT;

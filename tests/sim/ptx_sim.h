@@ -84,6 +84,23 @@ SIM_OUT void sim_do_mma_tf32(void **request, uint32_t) {
     sim_add_product(request, d);
 }
 
+/* m16n8k8, A0 and A1, B0. */
+SIM_OUT void sim_do_mma_half(void **request, uint32_t) {
+    float a[16][8];
+    SimRow b[8], d[16];
+    for (int lane = 0; lane < 32; lane++) {
+        const SimMma *m = (const SimMma *)request[lane];
+        int g = lane / 4, t = lane % 4;
+        for (int h = 0; h < 2; h++) {
+            a[g][2 * t + h] = sim_f16(m->a[0] >> 16 * h & 0xffffu);
+            a[g + 8][2 * t + h] = sim_f16(m->a[1] >> 16 * h & 0xffffu);
+            b[2 * t + h][g] = sim_f16(m->b[0] >> 16 * h & 0xffffu);
+        }
+    }
+    sim_product(d, a, b);
+    sim_add_product(request, d);
+}
+
 SIM_OUT void sim_do_mma_bf16(void **request, uint32_t) {
     sim_mma(request, [](uint32_t h) { return sim_bf16(h); });
 }
@@ -101,6 +118,11 @@ SIM_INLINE void ampc_mma_f16_16816(float *d, const uint32_t *a,
                                    const uint32_t *b) {
     SimMma m = {d, a, b};
     sim_engine->warp(0xffffffffu, "mma.f16", sim_do_mma_f16, &m);
+}
+
+SIM_INLINE void ampc_mma_f16_1688(float *d, const uint32_t *a, uint32_t b) {
+    SimMma m = {d, a, &b};
+    sim_engine->warp(0xffffffffu, "mma.f16.half", sim_do_mma_half, &m);
 }
 
 SIM_INLINE void ampc_mma_tf32_1688(float *d, const uint32_t *a,

@@ -272,14 +272,13 @@ static uint16_t half_of(int v, int mantissa, int bias) {
                       fraction);
 }
 
-static void check_mma(const char *name, int mantissa, int bias) {
+static void check_mma(const char *macro, int mantissa, int bias) {
     char whole[4000];
     int ia[256], ib[128];
     uint16_t a[256], b[128], *pa = a, *pb = b;
     float d[128], *pd = d;
     void *params[] = {&pd, &pa, &pb};
-    snprintf(whole, sizeof whole, "#define MMA ampc_mma_%s_16816\n%s", name,
-             mma);
+    snprintf(whole, sizeof whole, "#define MMA%s\n%s", macro, mma);
     SimTwin *t = twin_of(whole);
     for (int i = 0; i < 256; i++)
         a[i] = half_of(ia[i] = i * 7 % 17 - 8, mantissa, bias);
@@ -298,8 +297,12 @@ static void check_mma(const char *name, int mantissa, int bias) {
 }
 
 TEST_CASE(sim, tensor_cores_multiply) {
-    check_mma("bf16", 7, 127);
-    check_mma("f16", 10, 15);
+    check_mma(" ampc_mma_bf16_16816", 7, 127);
+    check_mma(" ampc_mma_f16_16816", 10, 15);
+    /* on GPUs before sm_80 (ptx.cuh) */
+    check_mma("(d, a, b) (ampc_mma_f16_1688(d, a, b[0]),"
+              " ampc_mma_f16_1688(d, a + 2, b[1]))",
+              10, 15);
 }
 
 TEST_CASE(sim, matrices_are_transposed_on_the_way_from_shared_memory) {

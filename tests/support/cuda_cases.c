@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "passes/device/fold.h"
 #include "runtime/program/quantized.h"
 #include "tests/support/cuda_cases.h"
 #include "tests/support/cuda_shapes.h"
@@ -128,6 +129,7 @@ LoweredStep cuda_case_step(const CudaCase *c) {
                          .lib = c->lib,
                          .pars = (int64_t *)(uintptr_t)&c->p,
                          .npar = (int)lib_info(c->lib)->npar,
+                         .block_shared = GPU_BLOCK_SHARED,
                          .name = c->name};
 }
 

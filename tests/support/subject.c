@@ -2,6 +2,7 @@
 /* subject.c: graphs as C compared with the interpreter (subject.h). */
 #define _POSIX_C_SOURCE 200809L
 #include "ir/text/text.h"
+#include "passes/device/fold.h"
 #include "tests/support/subject.h"
 
 #include "tests/support/cpu_levels.h"
@@ -66,7 +67,7 @@ void subject_begin(Subject *s) {
     s->g = m->graphs.data[0];
     st = verify_graph(s->g, STAGE_FUSED, &d);
     if (!CHECK_MSG(st == OK, "%s\n%s", d.text.data, s->text)) harness_leave();
-    s->ks = kernel_set_new(s->a, TARGET_CPU);
+    s->ks = kernel_set_new(s->a, TARGET_CPU, GPU_BLOCK_SHARED);
     s->nstep = s->g->groups.len;
     REQUIRE(lower_graph(s->g, s->ks, &d, &s->steps) == OK);
     s->in = NEW_ARRAY(s->a, EvalTensor *, s->g->values.len);

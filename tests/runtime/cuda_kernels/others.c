@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ir/text/text.h"
+#include "passes/device/fold.h"
 #include "runtime/program/dtype.h"
 #include "tests/runtime/cuda_kernels/cuda_kernels.h"
 #include "tests/support/cuda_cases.h"
@@ -146,7 +147,8 @@ static void fused_lower(const Fused *f, Arena *a, LoweredStep *s) {
     Status st = parse_module(a, &d, "test.amp", f->text, strlen(f->text), &m);
     if (!CHECK_MSG(st == OK, "%s", d.text.data)) harness_leave();
     LoweredStep *steps;
-    REQUIRE(lower_graph(m->graphs.data[0], kernel_set_new(a, TARGET_CUDA), &d,
+    REQUIRE(lower_graph(m->graphs.data[0],
+                        kernel_set_new(a, TARGET_CUDA, GPU_BLOCK_SHARED), &d,
                         &steps) == OK);
     *s = steps[0];
     REQUIRE(s->epilogue != NULL && s->epilogue->bufs.len == 2);

@@ -261,7 +261,10 @@ TEST_CASE(cuda_runtime, images_by_compute_capability) {
     unsetenv("AMPC_SIM_BLAS_VERSION");
     machine(m, &(SimConfig){.cc = 75});
     refused(m->c.api, "cuda", true, "compute capability 7.5");
-    CHECK_HAS(log_text, "GPUs of compute capability 8.0 and later can");
+    CHECK_HAS(log_text, "compile with --target cuda:sm_75");
+    machine(m, &(SimConfig){.cc = 70});
+    refused(m->c.api, "cuda", true, "compute capability 7.0");
+    CHECK_HAS(log_text, "GPUs of compute capability 7.5 and later can");
 }
 
 TEST_CASE(cuda_runtime, refused_images_say_why) {
