@@ -206,6 +206,7 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->max_skipped > INT32_MAX)
         return run_usage(d, "too many:", "--max-skipped");
     TRY(check_comm(o, d));
+    TRY(devices_check(o, d));
     return check_untrained(o, d);
 }
 
@@ -566,7 +567,9 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
              .world = 1,
              .at = {.best = INFINITY, .plateau_best = INFINITY}};
     Status st = parse_args(&o, &r.diag, argc, argv);
-    if (st == OK) st = run_all(&r, &predict);
+    if (st == OK)
+        st = o.devices ? devices_run(&o, &r.diag, argc, argv)
+                       : run_all(&r, &predict);
     log_abort(&r);
     fetch_abort(&r);
     feeds_free(&r.train);

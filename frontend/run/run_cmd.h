@@ -41,7 +41,8 @@ typedef struct RunPeriod {
 
 typedef struct RunOptions {
     const char *module, *device;
-    const char *comm; /* engine; NULL: the launcher decides */
+    const char *devices; /* "0,1": a rank for each GPU; NULL: not requested */
+    const char *comm;    /* engine; NULL: the launcher decides */
     RunList feed, eval_feed, load, load_map, hyper, metric, augment;
     int64_t steps, epochs; /* -1: not given */
     RunPeriod save_every;  /* period 0: only at the end */
@@ -226,6 +227,14 @@ Status run_open_code(Run *r);
 /* run_data.c: lists the conversions of the data, once for each input that is
    read. */
 void run_tell_data(const Run *r, const FeedSet *const *sets, int n, StrBuf *sb);
+
+/* ---- run_devices.c ------------------------------------------------------- */
+
+Status devices_check(const RunOptions *o, Diag *d);
+/* Runs the command argv ("run" and its words) as a process for each of
+   o->devices, and returns when all have ended: the status of the first that
+   failed. */
+Status devices_run(const RunOptions *o, Diag *d, int argc, char **argv);
 
 /* ---- run_ranks.c --------------------------------------------------------- */
 

@@ -58,18 +58,25 @@ typedef struct Launch {
     bool in_rank_order; /* are numbers added */
 } Launch;
 
-/* The shell command of each rank; returns the status of the first rank that
-   failed. When rank 0 is done it creates file `ended`. */
-static int launch(const Launch *l, char **out) {
-    char command[8000];
-    size_t n = (size_t)snprintf(
-        command, sizeof command,
+/* The environment of a machine with that many GPUs; returns its length. */
+static size_t put_machine(char *to, size_t size, const Compiled *c, int devices,
+                          bool in_rank_order) {
+    return (size_t)snprintf(
+        to, size,
         "cd '%s' && rm -f report ended && export TMPDIR=/tmp AMPC_CACHE_DIR=. "
         "AMPC_SIM_REPORT=report "
         "AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' AMPC_LIBNCCL='%s' "
         "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d AMPC_SIM_NCCL_ORDER=%s; ",
-        test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl,
-        l->c->cuda_dir, l->world, l->in_rank_order ? "ranks" : "any");
+        test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl, c->cuda_dir,
+        devices, in_rank_order ? "ranks" : "any");
+}
+
+/* The shell command of each rank; returns the status of the first rank that
+   failed. When rank 0 is done it creates file `ended`. */
+static int launch(const Launch *l, char **out) {
+    char command[8000];
+    size_t n =
+        put_machine(command, sizeof command, l->c, l->world, l->in_rank_order);
     /* below the ports that connections get */
     int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 12000;
     for (int r = 0; r < l->world; r++) {
@@ -238,6 +245,69 @@ TEST_CASE(nccl, mlp_of_two_as_one) { trained_as_one(&mlp, 2); }
 TEST_CASE(nccl, mlp_of_four_as_one) { trained_as_one(&mlp, 4); }
 TEST_CASE(nccl, cnn_of_four_as_one) { trained_as_one(&cnn, 4); }
 TEST_CASE(nccl, gpt_of_two_as_one) { trained_as_one(&gpt, 2); }
+
+/* One command that starts its ranks itself, on a machine with two GPUs. */
+static int on_devices(const Compiled *c, const char *list, const char *words,
+                      char **out) {
+    char command[4000];
+    size_t n = put_machine(command, sizeof command, c, 2, true);
+    snprintf(command + n, sizeof command - n,
+             "exec timeout -k 5 150 %s run %s --devices %s %s 2>&1",
+             test_ampc(), c->path, list, words);
+    return test_command(out, "%s", command);
+}
+
+#define NO_DEVICE(x)                                                           \
+    "--feed x=x.all.npy --feed y=y.all.npy --quiet --shuffle --steps 20 "      \
+    "--log "                                                                   \
+    "l" x " --save-weights w" x
+
+TEST_CASE(nccl, one_command_trains_on_two_gpus) {
+    const Compiled *c = trained(&mlp, 1);
+    char *out, *report;
+    samples_write(c, "all", 0, SAMPLES);
+    free(launch_ok(&(Launch){
+        c, 2, FEEDS "--steps 20 --log lr --save-weights wr", NULL, true}));
+    int rc = on_devices(c, "0,1", NO_DEVICE("d"), &out);
+    CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
+    free(out);
+    report = test_read_file(test_tmp("report"), NULL);
+    int lines = 0;
+    for (const char *p = report; p && *p; p++) lines += *p == '\n';
+    CHECK_MSG(lines == 2, "%s", report);
+    free(report);
+    same_bits("d", "r");
+}
+
+/* The first rank ends, too, and does not wait for --deadline. */
+TEST_CASE(nccl, one_command_ends_with_its_ranks) {
+    const Compiled *c = trained(&mlp, 1);
+    char *out;
+    time_t begin = time(NULL);
+    samples_write(c, "all", 0, SAMPLES);
+    CHECK_EQ_INT(on_devices(c, "0,5", NO_DEVICE("d"), &out), 1);
+    CHECK_HAS(out, "no GPU 5: the driver shows 2");
+    CHECK(time(NULL) - begin < 100);
+    free(out);
+    static const struct {
+        const char *list, *words, *says;
+    } wrong[] = {{"0,0", "", "a GPU is named twice"},
+                 {"0,x", "", "numbers of GPUs are wanted, as 0,1"},
+                 {"0,", "", "numbers of GPUs are wanted, as 0,1"},
+                 {"64", "", "numbers of GPUs are wanted, as 0,1"},
+                 {"0,1", "--device cpu", "give --device or --devices"},
+                 {"0,1", "--comm mpi", "--comm mpi"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_EQ_INT(on_devices(c, wrong[i].list, wrong[i].words, &out), 2);
+        CHECK_HAS(out, wrong[i].says);
+        free(out);
+    }
+    setenv("RANK", "0", 1);
+    CHECK_EQ_INT(on_devices(c, "0,1", "", &out), 2);
+    unsetenv("RANK");
+    CHECK_HAS(out, "a launcher has started this process");
+    free(out);
+}
 
 /* Sums in any order: a difference in the last bit stays one in fp32; in fp16
    it occasionally rounds a 16-bit copy the other way. */
