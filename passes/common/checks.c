@@ -231,9 +231,9 @@ static ValueId positions(Cx *cx, ValueId v, ValueId root) {
 static ValueId first_bad(Cx *cx, const Check *c) {
     ValueId x = flat(cx, c->checked);
     ValueId at = flat(cx, positions(cx, c->checked, c->root));
-    ValueId bad = checks_bin(
-        cx, OP_OR, checks_bin(cx, OP_LESS, x, checks_i64c(cx, c->least)),
-        checks_bin(cx, OP_GREATER, x, checks_i64c(cx, c->most)));
+    ValueId high = checks_bin(cx, OP_GREATER, x, checks_i64c(cx, c->most));
+    ValueId low = checks_bin(cx, OP_LESS, x, checks_i64c(cx, c->least));
+    ValueId bad = checks_bin(cx, OP_OR, low, high);
     if (c->ignores && !(c->ignore >= c->least && c->ignore <= c->most)) {
         ValueId same = checks_bin(cx, OP_EQUAL, x, checks_i64c(cx, c->ignore));
         bad = checks_bin(cx, OP_AND, bad, b1(&cx->b, OP_NOT, same, DT_DEFAULT));
@@ -243,8 +243,9 @@ static ValueId first_bad(Cx *cx, const Check *c) {
     ValueId first =
         b_reduce(&cx->b, OP_REDUCE_MIN, b_where(&cx->b, bad, at, none), &axis,
                  1, false, DT_DEFAULT);
-    return b_where(&cx->b, checks_bin(cx, OP_EQUAL, first, none),
-                   checks_i64c(cx, -1), first);
+    ValueId absent = checks_i64c(cx, -1);
+    return b_where(&cx->b, checks_bin(cx, OP_EQUAL, first, none), absent,
+                   first);
 }
 
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {

@@ -47,11 +47,11 @@ static ValueId dora_scale_of(Builder *b, const Adapter *a, ValueId w,
     ValueId cross = b_matmul(b, va, w, false, !columns, DT_F32),
             gram = b_matmul(b, va, va, false, true, DT_F32),
             both = b_matmul(b, gram, vb, false, true, DT_F32);
-    ValueId sum =
-        b2(b, OP_ADD, times(b, cross, 2 * s), times(b, both, s * s), DT_F32);
+    ValueId added = times(b, both, s * s);
+    ValueId sum = b2(b, OP_ADD, times(b, cross, 2 * s), added, DT_F32);
     sum = b2(b, OP_MUL, b_transpose(b, vb, turn), sum, DT_F32);
-    sum = b2(b, OP_ADD, squares(b, w, columns),
-             dora_sum_axis(b, OP_REDUCE_SUM, sum, 0), DT_F32);
+    sum = dora_sum_axis(b, OP_REDUCE_SUM, sum, 0);
+    sum = b2(b, OP_ADD, squares(b, w, columns), sum, DT_F32);
     NodeId stopped = build_call(b, fn_std("stop"), &sum, 1, NULL, 0, 1, NULL);
     ValueId norm = b1(b, OP_SQRT, node_get(b->g, stopped)->out[0], DT_F32);
     for (int i = 1; i <= a->axes; i++) each[i] = 1;
@@ -78,8 +78,8 @@ ValueId dora_result(Builder *b, const Adapter *a, const Node *n, ValueId x,
     if (!is_value(x)) return b2(b, OP_MUL, z, scale, d);
     ValueId again = product_again(b, n, x);
     ValueId less = b2(b, OP_SUB, scale, b_scalar(b, DT_F32, 1), DT_F32);
-    ValueId more = b2(b, OP_ADD, b2(b, OP_MUL, again, less, DT_F32),
-                      b2(b, OP_MUL, add, scale, DT_F32), DT_F32);
+    ValueId more = b2(b, OP_MUL, add, scale, DT_F32);
+    more = b2(b, OP_ADD, b2(b, OP_MUL, again, less, DT_F32), more, DT_F32);
     return b2(b, OP_ADD, y, more, d);
 }
 

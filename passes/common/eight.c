@@ -137,8 +137,8 @@ static void quantise(Eight *e, Builder *b, ValueId of) {
         bounds[] = {attr_f(AK_min, -most), attr_f(AK_max, most)};
     ValueId size = b_reduce(b, OP_REDUCE_MAX, b1(b, OP_ABS, v, DT_F32), axes,
                             t.rank, true, DT_F32);
-    size = b2(b, OP_MAX, b_reshape(b, size, 0, NULL),
-              b_scalar(b, DT_F32, least_size), DT_F32);
+    ValueId least = b_scalar(b, DT_F32, least_size);
+    size = b2(b, OP_MAX, b_reshape(b, size, 0, NULL), least, DT_F32);
     Eighth *to = &e->of[of.i];
     to->inverse = b2(b, OP_DIV, b_scalar(b, DT_F32, most), size, DT_F32);
     ValueId x = b2(b, OP_MUL, b_cast(b, v, DT_F32), to->inverse, DT_F32);

@@ -282,7 +282,8 @@ void shadows_write(Graph *g, Arena *scratch) {
         s.b.loc.chunk = made.i ? node_get(g, made)->loc.chunk : 0;
         const Node *view = def_of(g, now[of], OP_RESHAPE); /* of blocks */
         ValueId x = b_cast(&s.b, view ? view->in[0] : now[of], d);
-        write_var(&s, graph_var(g, i), compact_view(&s.b, x, v.type));
+        x = compact_view(&s.b, x, v.type);
+        write_var(&s, graph_var(g, i), x);
     }
 }
 

@@ -198,8 +198,8 @@ static Pool quotient(Samples *s, NodeId id) {
     DType d = value_dtype(s->g, by), to = value_dtype(s->g, n.out[0]);
     ValueId in[] = {num.value, b_where(&s->b, some, by, b_scalar(&s->b, d, 1))};
     ValueId mean = node_get(s->g, build_again(&s->b, id, in))->out[0];
-    ValueId nan =
-        b_where(&s->b, some, b_scalar(&s->b, to, 0), b_scalar(&s->b, to, NAN));
+    ValueId nan = b_scalar(&s->b, to, NAN);
+    nan = b_where(&s->b, some, b_scalar(&s->b, to, 0), nan);
     mean = b2(&s->b, OP_ADD, mean, nan, to);
     return (Pool){POOL_LABELS, samples_times(s, mean, s->stand_in), share, 0};
 }

@@ -62,8 +62,8 @@ static ValueId nf4_level(Builder *b, ValueId code, int first, int n) {
     n /= 2;
     ValueId low =
         b2(b, OP_LESS, code, b_scalar(b, DT_F32, first + n), DT_DEFAULT);
-    return b_where(b, low, nf4_level(b, code, first, n),
-                   nf4_level(b, code, first + n, n));
+    ValueId above = nf4_level(b, code, first + n, n);
+    return b_where(b, low, nf4_level(b, code, first, n), above);
 }
 
 /* What bytes of 4-bit codes hold in their low half, or their high half. */
@@ -123,13 +123,15 @@ static bool norm_rule(Rewriter *rw, const Node n, ValueId *with) {
     TypeId want = value_get(g, n.out[0])->type;
     ValueId x = b_cast(b, b_reshape(b, q, 3, blocks), DT_F32), sum;
     scale = b_reshape(b, scale, 3, scales);
-    if (code == QUANTIZED_INT8)
+    if (code == QUANTIZED_INT8) {
         sum = sum_levels(b, x, scale, over_rows);
-    else
-        sum = join_halves(
-            b, sum_levels(b, level4(b, code, x, false), scale, over_rows),
-            sum_levels(b, level4(b, code, x, true), scale, over_rows),
-            over_rows);
+    } else {
+        ValueId high =
+            sum_levels(b, level4(b, code, x, true), scale, over_rows);
+        ValueId low =
+            sum_levels(b, level4(b, code, x, false), scale, over_rows);
+        sum = join_halves(b, low, high, over_rows);
+    }
     with[0] = b_reshape(b, sum, type_get(want)->rank, type_get(want)->dim);
     rewrite_take_name(g, n.out[0], with[0]);
     return true;
