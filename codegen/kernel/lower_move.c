@@ -107,12 +107,15 @@ static int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     int64_t least, most;
     bool known = at_range(l, &x, &least, &most);
     if (known && (most < lo || least >= hi)) return never(l);
-    if (known ? least < lo : lo != INT64_MIN)
-        guard = guard_and(
-            l, guard, iop(l, OP_GREATER_EQUAL, at_value(l, x), iconst(l, lo)));
-    if (known ? most >= hi : hi != INT64_MAX)
+    if (known ? least < lo : lo != INT64_MIN) {
+        int low = iconst(l, lo);
         guard =
-            guard_and(l, guard, iop(l, OP_LESS, at_value(l, x), iconst(l, hi)));
+            guard_and(l, guard, iop(l, OP_GREATER_EQUAL, at_value(l, x), low));
+    }
+    if (known ? most >= hi : hi != INT64_MAX) {
+        int high = iconst(l, hi);
+        guard = guard_and(l, guard, iop(l, OP_LESS, at_value(l, x), high));
+    }
     return guard;
 }
 
@@ -256,8 +259,9 @@ static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     int id = lower_as(l, lower_value(l, n->in[1], at + axis, guard), DT_I64);
     int inside = 0;
     if (!is_const_below(l, n->in[1], size)) {
-        id = lower_op(l, OP_WHERE, KT_I64, iop(l, OP_LESS, id, iconst(l, 0)),
-                      iop(l, OP_ADD, id, iconst(l, size)), id);
+        int from_end = iop(l, OP_ADD, id, iconst(l, size));
+        int negative = iop(l, OP_LESS, id, iconst(l, 0));
+        id = lower_op(l, OP_WHERE, KT_I64, negative, from_end, id);
         inside = at_within(l, at_inst(id), 0, size, 0);
     }
     memcpy(src, at, (size_t)axis * sizeof *src);
