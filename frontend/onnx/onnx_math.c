@@ -456,6 +456,8 @@ Status onnx_prelu(Ox *ox) {
 Status onnx_shrink(Ox *ox) {
     ValueId x = ox_in(ox, 0), low, high, below, above, y;
     double lambd = ox_float(ox, "lambd", 0.5), bias = ox_float(ox, "bias", 0);
+    DType d = ox_type(ox, x).dtype;
+    if (!dtype_is_float(d)) TRY(ox_cast(ox, x, DT_F32, true, &x));
     TRY(ox2k(ox, OP_LESS, x, -lambd, &low));
     TRY(ox2k(ox, OP_GREATER, x, lambd, &high));
     TRY(ox2k(ox, OP_ADD, x, bias, &below));
@@ -463,5 +465,6 @@ Status onnx_shrink(Ox *ox) {
     TRY(ox3(ox, OP_WHERE, high, above, ox_scalar(ox, ox_type(ox, x).dtype, 0),
             &y));
     TRY(ox3(ox, OP_WHERE, low, below, y, &y));
+    if (!dtype_is_float(d)) TRY(ox_cast(ox, y, d, true, &y));
     return ox_out(ox, 0, y);
 }

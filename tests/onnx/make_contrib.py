@@ -212,6 +212,8 @@ CASES = {
     "pad_value_cropped": ("ai.onnx:Pad", [f(4, 3), (i64(-1, 2, 0, 1),), f(1)[0:1].reshape(())], 1, {}),
     "attention_integer_mask": ("ai.onnx:Attention", [f(1, 2, 3, 4), f(1, 2, 5, 4), f(1, 2, 5, 4),
                                rng.integers(-2, 2, (3, 5))], 1, {}),
+    "shrink_unsigned": ("ai.onnx:Shrink", [bits(4, 5)], 1, {"bias": 1.5, "lambd": 100.0}),
+    "shrink_integers": ("ai.onnx:Shrink", [rng.integers(-9, 9, (4, 5))], 1, {"bias": 0.5, "lambd": 2.5}),
 }
 
 
@@ -315,6 +317,8 @@ def make(name, folder):
         o.type.tensor_type.elem_type = TensorProto.FLOAT
         if (op, o.name) == ("EmbedLayerNormalization", "y1"):
             o.type.tensor_type.elem_type = TensorProto.INT32
+        if name.startswith("shrink"):
+            o.type.tensor_type.elem_type = TYPES[operands[0].dtype]
         if op.startswith("QLinear") or name == "q_gemm":
             levels = operands[1 if op == "QLinearConcat" else -1]
             o.type.tensor_type.elem_type = TYPES[levels[0].dtype]
