@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_test.c: `ampc run` as several processes, each on its own simulated GPU,
-   with the simulated NCCL, connected over TCP by torchrun's variables. They
-   must make the steps of one process that accumulates; and all must end when
-   one fails.
+/* nccl_test.c: processes with a simulated GPU each (nccl/ranks.h) make the
+   steps of one process that accumulates; and all end when one fails.
  */
 #define _GNU_SOURCE
 #include <math.h>
@@ -12,109 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/frontend/nccl/ranks.h"
 #include "tests/support/samples.h"
-#include "tests/support/simulate.h"
 #include "tests/tolerance.h"
 
-enum { SAMPLES = 67, BATCH = 2, STEPS = 6, MANY = 20 };
-
-/* ---- modules ------------------------------------------------------------- */
-
-static Compiled compile_at(const char *path, const char *options) {
-    Compiled c = compile_file_cuda(path, options, "cuda:sm_90");
-    REQUIRE(sim_build_twins(c.cuda_dir) > 0);
-    return c;
-}
-
-static Compiled compile_model(const char *model, const char *options,
-                              int accumulate, int batch) {
-    char all[500], path[100];
-    snprintf(path, sizeof path, "tests/onnx/%s", model);
-    snprintf(all, sizeof all, "--dim batch=%d --accumulate %d %s", batch,
-             accumulate, options);
-    return compile_at(test_data_path(path), all);
-}
-
-/* A module that is compiled once. */
-typedef struct Trained {
-    const char *model, *options;
-    Compiled of[5]; /* by --accumulate */
-} Trained;
-
-static const Compiled *trained(Trained *t, int accumulate) {
-    Compiled *c = &t->of[accumulate];
-    if (!c->api) *c = compile_model(t->model, t->options, accumulate, BATCH);
-    return c;
-}
-
-/* ---- processes ----------------------------------------------------------- */
-
-typedef struct Launch {
-    const Compiled *c;
-    int world;          /* 1: no ranks */
-    const char *words;  /* of `ampc run` */
-    const char *before; /* shell text that each rank runs before its command;
-                           it may use $RANK NULL: nothing */
-    bool in_rank_order; /* are numbers added */
-} Launch;
-
-/* The environment of a machine with that many GPUs; returns its length. */
-static size_t put_machine(char *to, size_t size, const Compiled *c, int devices,
-                          bool in_rank_order) {
-    return (size_t)snprintf(
-        to, size,
-        "cd '%s' && rm -f report ended && export TMPDIR=/tmp AMPC_CACHE_DIR=. "
-        "AMPC_SIM_REPORT=report "
-        "AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' AMPC_LIBNCCL='%s' "
-        "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d AMPC_SIM_NCCL_ORDER=%s; ",
-        test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl, c->cuda_dir,
-        devices, in_rank_order ? "ranks" : "any");
-}
-
-/* The shell command of each rank; returns the status of the first rank that
-   failed. When rank 0 is done it creates file `ended`. */
-static int launch(const Launch *l, char **out) {
-    char command[8000];
-    size_t n =
-        put_machine(command, sizeof command, l->c, l->world, l->in_rank_order);
-    /* below the ports that connections get */
-    int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 12000;
-    for (int r = 0; r < l->world; r++) {
-        if (l->world > 1)
-            n += (size_t)snprintf(
-                command + n, sizeof command - n,
-                "export MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=%d "
-                "RANK=%d LOCAL_RANK=%d AMPC_SIM_SEED=%d; ",
-                port, l->world, r, r, r + 1);
-        n += (size_t)snprintf(command + n, sizeof command - n,
-                              "sh -c 'M=%s; %s exec %s run $M %s' & p%d=$!; ",
-                              l->c->path, l->before ? l->before : "",
-                              test_ampc(), l->words, r);
-    }
-    n += (size_t)snprintf(command + n, sizeof command - n,
-                          "(sleep 150; kill -KILL $p0 $p1 $p2 $p3) "
-                          ">/dev/null 2>&1 & end=$!; rc=0; ");
-    for (int r = 0; r < l->world; r++)
-        n += (size_t)snprintf(command + n, sizeof command - n,
-                              "wait $p%d; s=$?; touch ended; "
-                              "test $rc = 0 && rc=$s; ",
-                              r);
-    snprintf(command + n, sizeof command - n, "kill $end; exit $rc");
-    return test_command(out, "%s", command);
-}
-
-/* All ranks succeed, and the simulated machine reports no error. */
-static char *launch_ok(const Launch *l) {
-    char *out, *report;
-    int rc = launch(l, &out);
-    CHECK_MSG(rc == 0, "%d ranks: status %d\n%s", l->world, rc, out);
-    free(out);
-    report = test_read_file(test_tmp("report"), NULL);
-    int lines = 0;
-    for (const char *p = report; p && *p; p++) lines += *p == '\n';
-    CHECK_MSG(lines == l->world, "%s", report);
-    return report;
-}
+enum { SAMPLES = 67, STEPS = 6, MANY = 20 };
 
 /* ---- as one process ------------------------------------------------------ */
 
@@ -191,9 +91,9 @@ static void same_bits(const char *got, const char *want) {
 static void as_one(const Compiled *one, const Compiled *all, int n,
                    bool in_rank_order, double near) {
     samples_write(one, "all", 0, SAMPLES);
-    free(launch_ok(&(Launch){all, 1, WORDS_MANY("a"), NULL, false}));
+    free(ranks_run(&(Launch){all, 1, WORDS_MANY("a"), NULL, false}));
     char *report =
-        launch_ok(&(Launch){one, n, WORDS_MANY("r"), NULL, in_rank_order});
+        ranks_run(&(Launch){one, n, WORDS_MANY("r"), NULL, in_rank_order});
     /* eager, captured, replayed: each step after the first is one graph */
     const char *p = report;
     for (int k = 0; k < n; k++)
@@ -237,7 +137,7 @@ static void overflowed(const Trained *t) {
 }
 
 static void trained_as_one(Trained *t, int n) {
-    as_one(trained(t, 1), trained(t, n), n, n > 2, 0);
+    as_one(ranks_trained(t, 1), ranks_trained(t, n), n, n > 2, 0);
     overflowed(t);
 }
 
@@ -250,7 +150,7 @@ TEST_CASE(nccl, gpt_of_two_as_one) { trained_as_one(&gpt, 2); }
 static int on_devices(const Compiled *c, const char *list, const char *words,
                       char **out) {
     char command[4000];
-    size_t n = put_machine(command, sizeof command, c, 2, true);
+    size_t n = ranks_machine(command, sizeof command, c, 2, true);
     snprintf(command + n, sizeof command - n,
              "exec timeout -k 5 150 %s run %s --devices %s %s 2>&1",
              test_ampc(), c->path, list, words);
@@ -263,10 +163,10 @@ static int on_devices(const Compiled *c, const char *list, const char *words,
     "l" x " --save-weights w" x
 
 TEST_CASE(nccl, one_command_trains_on_two_gpus) {
-    const Compiled *c = trained(&mlp, 1);
+    const Compiled *c = ranks_trained(&mlp, 1);
     char *out, *report;
     samples_write(c, "all", 0, SAMPLES);
-    free(launch_ok(&(Launch){
+    free(ranks_run(&(Launch){
         c, 2, FEEDS "--steps 20 --log lr --save-weights wr", NULL, true}));
     int rc = on_devices(c, "0,1", NO_DEVICE("d"), &out);
     CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
@@ -281,7 +181,7 @@ TEST_CASE(nccl, one_command_trains_on_two_gpus) {
 
 /* The first rank ends, too, and does not wait for --deadline. */
 TEST_CASE(nccl, one_command_ends_with_its_ranks) {
-    const Compiled *c = trained(&mlp, 1);
+    const Compiled *c = ranks_trained(&mlp, 1);
     char *out;
     time_t begin = time(NULL);
     samples_write(c, "all", 0, SAMPLES);
@@ -313,7 +213,7 @@ TEST_CASE(nccl, one_command_ends_with_its_ranks) {
    it occasionally rounds a 16-bit copy the other way. */
 static void in_any_order(Trained *t) {
     bool half = strstr(t->options, FP16) != NULL;
-    as_one(trained(t, 1), trained(t, 4), 4, false,
+    as_one(ranks_trained(t, 1), ranks_trained(t, 4), 4, false,
            half ? TOL_RANKS_16 : TOL_RANKS);
     if (half) overflowed(t);
 }
@@ -341,7 +241,8 @@ TEST_CASE(nccl, gpt_of_four_in_any_order) {
 
 /* .. and of sums. */
 TEST_CASE(nccl, mlp_of_two_that_accumulate_as_one) {
-    as_one(trained(&mlp_fp32, 2), trained(&mlp_fp32, 4), 2, false, TOL_RANKS);
+    as_one(ranks_trained(&mlp_fp32, 2), ranks_trained(&mlp_fp32, 4), 2, false,
+           TOL_RANKS);
 }
 
 /* Statistics of all ranks inside the graph of a step: two ranks with two
@@ -350,11 +251,11 @@ TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
     static const char options[] =
         "--precision fp32 --optimizer sgd,lr=0.01,momentum=0.9 "
         "--sync-batchnorm";
-    Compiled two = compile_model("cnn.dyn.onnx", options, 1, 2);
-    Compiled four = compile_model("cnn.dyn.onnx", options, 1, 4);
+    Compiled two = ranks_model("cnn.dyn.onnx", options, 1, 2);
+    Compiled four = ranks_model("cnn.dyn.onnx", options, 1, 4);
     samples_write(&two, "all", 0, 4 * STEPS);
-    free(launch_ok(&(Launch){&four, 1, WORDS("a"), NULL, false}));
-    free(launch_ok(&(Launch){&two, 2, WORDS("r"), NULL, false}));
+    free(ranks_run(&(Launch){&four, 1, WORDS("a"), NULL, false}));
+    free(ranks_run(&(Launch){&two, 2, WORDS("r"), NULL, false}));
     same_logs("lr", "la", STEPS, TOL_RANKS);
     same_weights("wr", "wa", TOL_RANKS);
     compiled_close(&two);
@@ -370,14 +271,14 @@ TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
 static void in_parts(const char *options, int n, double states) {
     char split[300];
     snprintf(split, sizeof split, "%s --shard-optimizer", options);
-    Compiled a = compile_at(samples_wide(), options);
-    Compiled b = compile_at(samples_wide(), split);
+    Compiled a = ranks_compile(samples_wide(), options);
+    Compiled b = ranks_compile(samples_wide(), split);
     double bytes = states * 4 * SAMPLES_WIDE * (1 - 1.0 / n);
     samples_write(&a, "all", 0, SAMPLES);
     char *all =
-        launch_ok(&(Launch){&a, n, WORDS("a") " --save sa", NULL, false});
+        ranks_run(&(Launch){&a, n, WORDS("a") " --save sa", NULL, false});
     char *part =
-        launch_ok(&(Launch){&b, n, WORDS("b") " --save sb", NULL, false});
+        ranks_run(&(Launch){&b, n, WORDS("b") " --save sb", NULL, false});
     same_logs("lb", "la", STEPS, TOL_RANKS);
     if (n == 2) test_same_files("sa", "sb");
     const char *p = all, *q = part;
@@ -388,8 +289,8 @@ static void in_parts(const char *options, int n, double states) {
     }
     free(all);
     free(part);
-    free(launch_ok(&(Launch){&a, n, AGAIN("a"), NULL, false}));
-    free(launch_ok(&(Launch){&b, n, AGAIN("b"), NULL, false}));
+    free(ranks_run(&(Launch){&a, n, AGAIN("a"), NULL, false}));
+    free(ranks_run(&(Launch){&b, n, AGAIN("b"), NULL, false}));
     same_logs("lb", "la", 3, TOL_RANKS);
     same_weights("wb", "wa", TOL_RANKS);
     if (n == 2) test_same_files("sa", "sb");
@@ -420,9 +321,9 @@ static void in_16_bits(const char *path, const char *more) {
                  "--precision fp32 --optimizer sgd,lr=0.05 --comm-dtype %s "
                  "--comm-bucket 420 %s",
                  dtypes[i], more);
-        Compiled c = compile_at(path, options);
+        Compiled c = ranks_compile(path, options);
         samples_write(&c, "all", 0, SAMPLES);
-        free(launch_ok(&(Launch){&c, 2, WORDS("r"), NULL, false}));
+        free(ranks_run(&(Launch){&c, 2, WORDS("r"), NULL, false}));
         char *log = test_read_file(test_tmp("lr"), NULL);
         const char *p = log;
         norm[i] = number_behind(&p, "\"grad_norm\":");
@@ -467,7 +368,7 @@ static void ends(const Compiled *c, const char *before, const char *words,
     char *out, all[600];
     time_t begin = time(NULL);
     snprintf(all, sizeof all, FEEDS "--deadline 3 %s", words);
-    int rc = launch(&(Launch){c, 2, all, before, false}, &out);
+    int rc = ranks_launch(&(Launch){c, 2, all, before, false}, &out);
     CHECK(rc != 0 && time(NULL) - begin < 60);
     CHECK_HAS(out, why);
     free(out);
@@ -475,7 +376,7 @@ static void ends(const Compiled *c, const char *before, const char *words,
 
 static const Compiled *small(int accumulate) {
     static Trained t = {.model = "mlp.dyn.onnx", .options = FP32};
-    const Compiled *c = trained(&t, accumulate);
+    const Compiled *c = ranks_trained(&t, accumulate);
     samples_write(c, "all", 0, SAMPLES);
     return c;
 }
@@ -490,7 +391,7 @@ static void ends_after(const char *before, const char *why) {
     const Compiled *c = small(1);
     unlink(test_tmp("s"));
     ends(c, before, FOREVER, why);
-    free(launch_ok(&(Launch){c, 1, FEEDS "--steps 1 --resume --save s --log l",
+    free(ranks_run(&(Launch){c, 1, FEEDS "--steps 1 --resume --save s --log l",
                              NULL, false}));
 }
 
@@ -541,7 +442,7 @@ TEST_CASE(nccl, bad_data_of_one_rank) {
     const Compiled *c = small(1);
     char *out;
     samples_write_bad(c);
-    int rc = launch(
+    int rc = ranks_launch(
         &(Launch){c, 2, IN_TURN "--deadline 9 --log l", NULL, false}, &out);
     CHECK_EQ_INT(rc, 1);
     CHECK_HAS(out, "rank 1: ");
@@ -558,9 +459,9 @@ static void differs(const Compiled *other, const char *why) {
 
 TEST_CASE(nccl, ranks_that_differ) {
     const Compiled *c = small(1);
-    Compiled seed = compile_model("mlp.dyn.onnx", FP32 "--seed 5", 1, BATCH);
-    Compiled weight =
-        compile_at(samples_other_mlp(), "--dim batch=2 --accumulate 1 " FP32);
+    Compiled seed = ranks_model("mlp.dyn.onnx", FP32 "--seed 5", 1, BATCH);
+    Compiled weight = ranks_compile(samples_other_mlp(),
+                                    "--dim batch=2 --accumulate 1 " FP32);
     differs(small(2), "rank 1 has another graph than rank 0");
     differs(&seed, "rank 1 has a module of other compile options than rank 0");
     differs(&weight, "rank 1 has another module than rank 0");
@@ -578,9 +479,9 @@ TEST_CASE(nccl, ranks_that_differ) {
 TEST_CASE(nccl, what_one_skips_all_skip) {
     const Compiled *one = small(1), *two = small(2);
     samples_write_inf(one, 2 * MANY * BATCH, 3 * BATCH);
-    free(launch_ok(&(Launch){
+    free(ranks_run(&(Launch){
         two, 1, IN_TURN "--steps 20 --log la --save-weights wa", NULL, true}));
-    free(launch_ok(&(Launch){
+    free(ranks_run(&(Launch){
         one, 2, IN_TURN "--steps 20 --log lr --save-weights wr", NULL, true}));
     same_bits("r", "a");
     char *log = test_read_file(test_tmp("lr"), NULL);
@@ -596,16 +497,16 @@ TEST_CASE(nccl, what_one_skips_all_skip) {
 TEST_CASE(nccl, two_ranks_resume_what_four_saved) {
     const Compiled *c = small(1);
     samples_write(c, "next", 3 * 4 * BATCH, 2 * BATCH);
-    free(launch_ok(&(Launch){c, 4,
+    free(ranks_run(&(Launch){c, 4,
                              IN_TURN "--steps 3 --log l "
                                      "--save c",
                              NULL, false}));
-    free(launch_ok(&(Launch){c, 1,
+    free(ranks_run(&(Launch){c, 1,
                              "--device cuda --feed x=x.next.npy --feed "
                              "y=y.next.npy --load c --quiet --eval "
                              "--log first",
                              NULL, false}));
-    free(launch_ok(&(Launch){c, 2,
+    free(ranks_run(&(Launch){c, 2,
                              IN_TURN "--steps 4 --resume "
                                      "--save c --log next",
                              NULL, false}));
