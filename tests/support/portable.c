@@ -175,6 +175,8 @@ void portable_needs(const PortableCompiler *c) {
         rc = test_command(NULL, "command -v %.*s", (int)strcspn(c->run, " "),
                           c->run);
     if (rc) SKIP("nothing compiles and runs it (Debian: %s)", c->packages);
+    if (strstr(c->run, "wine")) /* its first program makes a folder, says so */
+        test_command(NULL, "cd '%s' && %s ./host", test_tmpdir(), c->run);
 }
 
 /* Milliseconds that `steps` steps take, with the program's start. */
