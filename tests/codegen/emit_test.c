@@ -172,10 +172,14 @@ TEST_CASE(emit, loads_on_an_old_glibc) {
     int minor, symbols = 0;
     emit_ok("--symbol=my_module", path);
     REQUIRE(test_command(&out, "nm -D --undefined-only %s", path) == 0);
+    arena_free(a);
+    if (strstr(out, "san_")) {
+        free(out);
+        SKIP("a module with sanitizers");
+    }
     for (char *line = strtok_r(out, "\n", &save); line;
          line = strtok_r(NULL, "\n", &save)) {
         const char *version = strstr(line, "@GLIBC_2.");
-        if (strstr(line, "san_")) SKIP("a module with sanitizers");
         if (!version) continue;
         minor = atoi(version + strlen("@GLIBC_2."));
         CHECK_MSG(minor <= 17, "%s", line);
@@ -183,7 +187,6 @@ TEST_CASE(emit, loads_on_an_old_glibc) {
     }
     CHECK(symbols > 50);
     free(out);
-    arena_free(a);
 }
 
 TEST_CASE(emit, trains) {
