@@ -530,9 +530,11 @@ static const char *beyond_turing(const Graph *g, const Node *n) {
     if (op_info[n->op].amp != AMP_LOW && node_kind(n) != KIND_ANCHOR)
         return NULL;
     if (n->loc.factors != AMPC_FACTORS_F32) return "--matmul-precision";
-    for (int i = 0; i < n->nin && i < 2; i++)
-        if (is_value(n->in[i]) && value_dtype(g, n->in[i]) == DT_BF16)
-            return "bf16";
+    for (int i = 0; i < n->nin && i < 2; i++) {
+        if (!is_value(n->in[i])) continue;
+        const DTypeInfo *t = &dtype_info[value_dtype(g, n->in[i])];
+        if (t->tensor_cores > 75) return t->text;
+    }
     return NULL;
 }
 

@@ -52,6 +52,8 @@ typedef struct DTypeInfo {
     const char *numpy, *buffer;    /* names of NumPy and of Python's buffers */
     int idx;                       /* type byte of IDX files; 0: none */
     int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0, -1: none */
+    int tensor_cores;   /* the first compute capability whose tensor cores
+                           multiply it, 80 for 8.0; 0: none */
     const char *state;  /* word of --state-dtype; NULL: none. State in a type
                            of 8 bits is codes of blocks with a scale each */
 } DTypeInfo;
