@@ -62,7 +62,7 @@ TEST_CASE(onnx_operands, attributes) {
     hostile_refuse(&m, "out of range");
     n = hostile_start(&m, "2,3", "LayerNormalization", "x,x");
     made_int(&m, n, "axis", INT64_MAX);
-    hostile_refuse(&m, "outside rank 2");
+    hostile_refuse(&m, "out of range for rank 2");
     n = hostile_start(&m, "1,1,4,4", "MaxPool", "x");
     made_ints(&m, n, "kernel_shape", 2, (int64_t[]){0, 1});
     hostile_refuse(&m, "kernel_shape[0] is 0");
