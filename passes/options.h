@@ -216,10 +216,16 @@ typedef struct TripBound {
     int64_t most;
 } TripBound;
 
-/* --set INPUT=NUMBER */
+typedef struct SetNumber {
+    double real;
+    int64_t whole; /* if is_whole: the same, exactly */
+    bool is_whole;
+} SetNumber;
+
+/* --set INPUT=NUMBER,NUMBER.. */
 typedef struct InputValue {
     Str name;
-    double value;
+    VEC(SetNumber) numbers; /* one: that of all elements */
 } InputValue;
 
 typedef struct Options {

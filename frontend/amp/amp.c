@@ -250,6 +250,11 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
     if (opt->heads.len)
         return fail(d, x.loc,
                     "--replace-head is for ONNX models: a .amp file is edited");
+    if (opt->set_inputs.len)
+        return fail(d, x.loc,
+                    "--set %s is for ONNX models: in a .amp file write the "
+                    "number in place of the input",
+                    opt->set_inputs.data[0].name);
     for (int i = 0; i < opt->dims.len; i++)
         if (!opt->dims.data[i].value)
             return fail(d, x.loc,

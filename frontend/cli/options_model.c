@@ -3,7 +3,9 @@
 #include "frontend/cli/options_spec.h"
 #include "runtime/cpu/kernels.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 Status set_top_k(Options *o, Spec *s) {
@@ -172,13 +174,30 @@ Status set_max_trips(Options *o, Spec *s) {
     return OK;
 }
 
+static Status read_set_number(const Spec *s, const char *text, SetNumber *x) {
+    char *end;
+    TRY(spec_number(s, "", text, &x->real));
+    errno = 0;
+    x->whole = strtoll(text, &end, 10);
+    x->is_whole = !*end && !errno; /* else a double is exact below 2^53 */
+    if (x->is_whole || fabs(x->real) > 0x1p53) return OK;
+    x->whole = (int64_t)x->real;
+    x->is_whole = x->real == (double)x->whole;
+    return OK;
+}
+
 Status set_input(Options *o, Spec *s) {
     InputValue x = {0};
     char *is = strrchr(s->text, '=');
     if (!is || is == s->text)
         return spec_error(s, "'%s' is not INPUT=NUMBER", s->text);
     x.name = intern_n(s->text, (size_t)(is - s->text));
-    TRY(spec_number(s, "", is + 1, &x.value));
+    s->text = is + 1;
+    for (char *piece; (piece = spec_next(s));) {
+        SetNumber n;
+        TRY(read_set_number(s, piece, &n));
+        vec_push(o->arena, &x.numbers, n);
+    }
     vec_push(o->arena, &o->set_inputs, x);
     return OK;
 }

@@ -192,6 +192,7 @@ struct Ox {
     Str dir;      /* folder of external data */
     Str verified; /* location and checksum of the last match */
     bool has_signature, is_torch, is_paddle;
+    bool is_layer; /* of a text, which gives its operands */
     OxKinks kinks;
     bool *frozen_used; /* for each glob of opt->batchnorm_frozen */
     bool *trips_used;  /* for each entry of opt->max_trips */
@@ -288,6 +289,15 @@ Status ox_check_nodes(Ox *ox, const int *order, int n);
 /* given: types of a layer's operands; NULL: as in the file. */
 Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven);
 Status ox_make_outputs(Ox *ox);
+/* onnx_set.c: what --set says of the input; NULL: nothing. */
+const InputValue *ox_set_of(const Ox *ox, Str name);
+/* Refuses --set for what is no input. */
+Status ox_check_set(Ox *ox);
+/* The constant in place of an input of that type. */
+Status ox_set_value(Ox *ox, const InputValue *x, TypeId type, ValueId *out);
+/* Behind a message that v is not known at compile time: "; .. compile with
+   --set N=N" if few elements of inputs decide what it is, else "". */
+const char *ox_set_remedy(Ox *ox, ValueId v);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
 void ox_find_kinks(Ox *ox);
@@ -442,6 +452,8 @@ const Tensor *ox_data(const Ox *ox, ValueId v);
    at compile time.  Absent operand: *n = -1. */
 Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
                      int *n);
+/* The message that the operand, for example its "axes", is not known. */
+Status ox_fail_unknown(Ox *ox, int operand, const char *what);
 /* One-element operand as a number; false when absent or unknown. */
 bool ox_const_scalar(const Ox *ox, ValueId v, double *out);
 Status ox_axis(Ox *ox, int64_t axis, int rank, int *out);

@@ -41,11 +41,7 @@ Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
     if (!is_value(x)) return OK;
     Type t = ox_type(ox, x);
     const Tensor *data = ox_data(ox, x);
-    if (!data)
-        return ox_fail(ox,
-                       "its %s depends on data: '%s' is not known at "
-                       "compile time",
-                       what, ox_quote(ox, ox->node->in[operand]));
+    if (!data) return ox_fail_unknown(ox, operand, what);
     if (!dtype_is_int(t.dtype) || t.rank > 1)
         return ox_fail(ox, "its %s must be a list of integers", what);
     if (type_count(&t) > 4096)

@@ -200,8 +200,9 @@ static Status next_turn(Ox *ox, Turns *t) {
             return ox_fail(ox,
                            "its number of trips depends on data: say the most "
                            "that there are with --max-trips N, or --max-trips "
-                           "'%s=N'",
-                           ox_quote(ox, ox->node->name));
+                           "'%s=N'%s",
+                           ox_quote(ox, ox->node->name),
+                           ox_set_remedy(ox, t->go));
         if (!t->bound) t->bound = MOST_TRIPS;
     }
     t->too_many = is_value(t->go) && t->made >= t->bound;

@@ -303,7 +303,7 @@ Status onnx_one_hot(Ox *ox) {
     double depth;
     int axis;
     if (!ox_const_scalar(ox, ox_in(ox, 1), &depth))
-        return ox_fail(ox, "its depth is not known at compile time");
+        return ox_fail_unknown(ox, 1, "depth");
     if (!(depth >= 1 && depth <= (double)OX_MAX_FOLD))
         return ox_fail(ox, "a depth of %g", depth);
     if (tv.rank != 1 || tv.dim[0] != 2)

@@ -2,7 +2,6 @@
 /* onnx_io.c: the graph's inputs, the values of their symbolic dimensions, and
    the outputs. */
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -313,41 +312,6 @@ static ValueId no_elements(Ox *ox, Str name, TypeId type) {
     return ox_make_const(ox, name, t);
 }
 
-/* What --set says of the input; NULL: nothing. */
-static const InputValue *set_value(const Ox *ox, Str name) {
-    for (int i = ox->opt->set_inputs.len - 1; i >= 0; i--)
-        if (ox->opt->set_inputs.data[i].name == name)
-            return &ox->opt->set_inputs.data[i];
-    return NULL;
-}
-
-static Status filled(Ox *ox, const InputValue *x, const Type *t, ValueId *out) {
-    if ((!dtype_is_float(t->dtype) && x->value != nearbyint(x->value)) ||
-        (t->dtype == DT_BOOL && x->value != 0 && x->value != 1) ||
-        fabs(x->value) > 0x1p53) {
-        ox_fail_model(ox, "--set %s=%g: the input is %s", ox_quote(ox, x->name),
-                      x->value, dtype_info[t->dtype].text);
-        return ERR_USAGE;
-    }
-    *out = ox_scalar(ox, t->dtype, x->value);
-    return t->rank ? ox_expand(ox, *out, t->rank, t->dim, out) : OK;
-}
-
-static Status check_set(Ox *ox) {
-    for (int i = 0; i < ox->opt->set_inputs.len; i++) {
-        Str name = ox->opt->set_inputs.data[i].name;
-        bool there = false;
-        for (size_t k = 0; k < ox->graph->n_input; k++)
-            there |= is_data_input(ox, ox->graph->input[k]) &&
-                     intern(ox->graph->input[k]->name) == name;
-        if (there) continue;
-        ox_fail_model(ox, "--set %s: the model has no such input",
-                      ox_quote(ox, name));
-        return ERR_USAGE;
-    }
-    return OK;
-}
-
 static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
                          Unbound *u) {
     Ox *ox = dims->ox;
@@ -357,6 +321,7 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
                                    known */
     const Type *given = at < dims->ngiven ? type_get(dims->given[at]) : NULL;
     int64_t dim[MAX_RANK] = {0};
+    const InputValue *set = given ? NULL : ox_set_of(ox, name);
     bool complete = true, none = false;
     DType d;
     TypeId type;
@@ -372,6 +337,8 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
         if (ours && *dim_name(s->dim[k]))
             TRY(bind(dims, dim_name(s->dim[k]), given->dim[k]));
         dim[k] = ours ? given->dim[k] : dim_value(dims, name, k, s->dim[k]);
+        if (dim[k] < 0 && !dim_known(s->dim[k]) && set && s->n_dim == 1)
+            dim[k] = set->numbers.len;
         none |= dim[k] == 0 && !dim_known(s->dim[k]);
         if (dim[k] >= 0 || dim_known(s->dim[k])) continue;
         note_unbound(ox, u, name, k, s->dim[k]);
@@ -380,8 +347,7 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
     if (!complete) return OK;
     TRY(ox_type_make(ox, name, d, (int)s->n_dim, dim, &type));
     ValueId *value = &ox_name_of(ox, name)->value;
-    const InputValue *set = given ? NULL : set_value(ox, name);
-    if (set) return filled(ox, set, type_get(type), value);
+    if (set) return ox_set_value(ox, set, type, value);
     *value = none && !given ? no_elements(ox, name, type)
                             : graph_input(ox->g, name, type);
     return OK;
@@ -398,9 +364,10 @@ static Status check_operand_count(Ox *ox, int ngiven) {
 Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven) {
     Dims dims = {.ox = ox, .given = given, .ngiven = ngiven};
     Unbound u = {0};
+    ox->is_layer = given != NULL;
     Status st = given ? check_operand_count(ox, ngiven) : bind_batch(&dims);
     if (st == OK && !given) st = bind_dims(&dims);
-    if (st == OK && !given) st = check_set(ox);
+    if (st == OK && !given) st = ox_check_set(ox);
     for (size_t i = 0; i < ox->graph->n_input && st == OK; i++)
         if (is_data_input(ox, ox->graph->input[i]))
             st = make_input(&dims, ox->graph->input[i], &u);

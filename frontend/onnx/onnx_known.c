@@ -12,8 +12,8 @@ static Status known_tensor(Ox *ox, int operand, const EvalTensor **out) {
     if (!t)
         return ox_fail(ox,
                        "the shape of its result depends on data: operand "
-                       "%d must be known at compile time",
-                       operand);
+                       "%d must be known at compile time%s",
+                       operand, ox_set_remedy(ox, v));
     *out = eval_from_tensor(ox->a, t);
     return OK;
 }

@@ -25,10 +25,10 @@ static Status dropout_form(Ox *ox, double *ratio, bool *training) {
     *ratio = ox_float(ox, "ratio", 0.5);
     *training = ox->node->version < 7 && ox_int(ox, "is_test", 0) == 0;
     if (is_value(ox_in(ox, 1)) && !ox_const_scalar(ox, ox_in(ox, 1), ratio))
-        return ox_fail(ox, "the ratio is not known at compile time");
+        return ox_fail_unknown(ox, 1, "ratio");
     if (is_value(ox_in(ox, 2))) {
         if (!ox_const_scalar(ox, ox_in(ox, 2), &mode))
-            return ox_fail(ox, "training_mode is not known at compile time");
+            return ox_fail_unknown(ox, 2, "training_mode");
         *training = mode != 0;
     }
     if (!(*ratio >= 0 && *ratio < 1))

@@ -202,7 +202,7 @@ static Status known_floats(Ox *ox, int operand, const char *what, double *v,
     if (!is_value(x)) return OK;
     Type t = ox_type(ox, x);
     const Tensor *data = ox_data(ox, x);
-    if (!data) return ox_fail(ox, "its %s is not known at compile time", what);
+    if (!data) return ox_fail_unknown(ox, operand, what);
     if (t.rank != 1 || t.dim[0] > 2 * MAX_RANK)
         return ox_fail(ox, "its %s must be a short list", what);
     const EvalTensor *e = eval_from_tensor(ox->a, data);

@@ -101,11 +101,7 @@ static int64_t range_count(double start, double limit, double delta) {
 static Status range_operands(Ox *ox, const EvalTensor *v[3], DType *d) {
     for (int i = 0; i < 3; i++) {
         const Tensor *t = ox_data(ox, ox_in(ox, i));
-        if (!t)
-            return ox_fail(ox,
-                           "its shape depends on data: '%s' is not known "
-                           "at compile time",
-                           ox_quote(ox, ox->node->in[i]));
+        if (!t) return ox_fail_unknown(ox, i, "shape");
         if (type_count(type_get(t->type)) != 1)
             return ox_fail(ox, "operand %d must be a scalar", i);
         *d = type_get(t->type)->dtype;

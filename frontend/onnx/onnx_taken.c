@@ -120,8 +120,9 @@ Status ox_select(Ox *ox, ValueId taken, Str then, Str otherwise, ValueId *y) {
     if (!shape_equal(&x, &z) || x.dtype != z.dtype)
         return ox_fail(ox,
                        "it depends on data, and a result is %s or %s: both "
-                       "must have one type",
-                       ox_type_text(ox, a->value), ox_type_text(ox, b->value));
+                       "must have one type%s",
+                       ox_type_text(ox, a->value), ox_type_text(ox, b->value),
+                       ox_set_remedy(ox, taken));
     *y = p;
     if (same_value(p, q)) return OK;
     return ox3(ox, OP_WHERE, taken, p, q, y);

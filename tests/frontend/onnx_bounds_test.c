@@ -124,7 +124,7 @@ TEST_CASE(onnx_bounds, positions) {
         {11, "i64[2] i64:0 f32{0,1}", "OneHot(a,b,c)>y", "a depth of 0"},
         {11, "i64[2] i64:4194305 f32{0,1}", "OneHot(a,b,c)>y",
          "a depth of 4.1943e+06"},
-        {11, "i64[2] i64[] f32{0,1}", "OneHot(a,b,c)>y", "depth is not known"},
+        {11, "i64[2] i64[] f32{0,1}", "OneHot(a,b,c)>y", "depth must be known"},
         {11, "i64[2] i64:3 f32{0,1}", "OneHot(a,b,c)>y axis=0", "=f32[3,2]"},
         {11, "i64[2] i64:3 f32{0,1}", "OneHot(a,b,c)>y axis=-2", "=f32[3,2]"},
         {11, "i64[2] i64:3 f32{0,1}", "OneHot(a,b,c)>y axis=2",
