@@ -7,7 +7,8 @@ which have other results.
 usage: folder.py AMPC FOLDER [--run]     FOLDER/*/*.onnx; --run: compiles and compares
 
 Files that ONNX Runtime does not load, or does not run with random inputs, are left out.
-Every open dimension is 2; loops that want a bound get 16 trips.  Needs
+Every open dimension is 2; loops that want a bound get 16 trips, inputs that must be
+known the numbers that ONNX Runtime gets.  Needs
 
     pip install onnx onnxruntime
 """
@@ -105,6 +106,22 @@ def differs(ampc, path, feeds, want, bind):
     return "differs: " + " ".join(wrong) if wrong else None
 
 
+def checked(ampc, path, bind, feeds):
+    """Why `ampc` refuses the file, when it gets what messages ask for; those options go to
+    bind, and inputs that they give leave feeds."""
+    trips = ["--max-trips", "16"]
+    while why := call(ampc, "check", path, "--loss", "none", *bind):
+        names = [n for n in re.findall(r"--set (\S+)=N", why) if n in feeds]
+        for name in names:
+            numbers = [repr(+x.item()) for x in feeds.pop(name).ravel()] or ["0"]
+            bind += ["--set", f"{name}={','.join(numbers)}"]
+        if not names:
+            if "--max-trips" not in why or trips[0] in bind:
+                break
+            bind += trips
+    return why
+
+
 def tried(ampc, path, run):
     """[result, reason]: "left out", "refused", "taken", "equal" or "other"."""
     runtime = session(path)
@@ -116,11 +133,7 @@ def tried(ampc, path, run):
         feeds, want = results(model, runtime)
     except Exception:  # ONNX Runtime does not run it with these inputs
         return "left out", ""
-    why = call(ampc, "check", path, "--loss", "none", *bind)
-    if why and "--max-trips" in why:
-        bind += ["--max-trips", "16"]
-        why = call(ampc, "check", path, "--loss", "none", *bind)
-    if why:
+    if why := checked(ampc, path, bind, feeds):
         return "refused", why
     if not run:
         return "taken", ""
