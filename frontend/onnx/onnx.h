@@ -291,7 +291,7 @@ Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven);
 Status ox_make_outputs(Ox *ox);
 /* onnx_set.c: what --set says of the input; NULL: nothing. */
 const InputValue *ox_set_of(const Ox *ox, Str name);
-/* Refuses --set for what is no input. */
+/* Refuses --set for names that are not inputs. */
 Status ox_check_set(Ox *ox);
 /* The constant in place of an input of that type. */
 Status ox_set_value(Ox *ox, const InputValue *x, TypeId type, ValueId *out);

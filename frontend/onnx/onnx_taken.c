@@ -98,7 +98,7 @@ Status ox_condition(Ox *ox, ValueId v, ValueId *y) {
 }
 
 /* Of two results of one element each, as bool[] and bool[1], that with fewer
-   axes gets those of the other: both broadcast alike. */
+   axes gets the other's: both broadcast alike. */
 static Status as_many_axes(Ox *ox, ValueId *p, ValueId *q) {
     Type x = ox_type(ox, *p), z = ox_type(ox, *q);
     if (type_count(&x) != 1 || type_count(&z) != 1 || x.rank == z.rank)

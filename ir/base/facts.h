@@ -64,7 +64,7 @@ void facts_put(Facts *f, const char *line, StrBuf *sb);
 /* The same, but the object without its braces. */
 void facts_put_members(Facts *f, const char *line, StrBuf *sb);
 
-/* A list of things of which each has a line in both forms, and one of things
+/* A list of things that each have a line in both forms, and one of things
    that one of the texts separates. */
 FactList fact_lines(bool json);
 FactList fact_series(bool json, const char *between_json,

@@ -157,7 +157,7 @@ static void model_draw(Model *m, uint64_t seed) {
 static struct Samples {
     float x[POOL][IN], r[POOL][CLASSES];
     int64_t k[POOL], t[POOL];
-} pool, given; /* given: those of a call, in its order */
+} pool, given; /* given: inputs of a call, in its order */
 
 static void pool_make(const Model *m) {
     for (int i = 0; i < POOL; i++) {
