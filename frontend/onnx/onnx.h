@@ -362,8 +362,8 @@ Status ox_torch_whole(Ox *ox, bool *done);
 /* Builds the node with its handler if a mask selects rows in it, or if it
    reads such rows. */
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
-/* Result i is `rows`, of which those along the axis count that `valid`, bool[n]
-   with the true ones first, says. */
+/* Result i is `rows`; along the axis as many count as `valid`, bool[n] with the
+   true ones first, has true elements. */
 Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis);
 /* onnx_found.c: Unique where the operand is not known. */
 Status onnx_unique_of_data(Ox *ox);

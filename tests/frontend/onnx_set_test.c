@@ -37,7 +37,7 @@ typedef struct SetRow {
     const char *dims; /* of input k, an i64 */
     int n;
     double v[MOST];
-    const char *shape; /* of ReduceSum(x: f32[2,3,4], k), or the message */
+    const char *shape; /* ReduceSum(x: f32[2,3,4], k), or the message */
 } SetRow;
 
 static void sums(Made *m, const char *dims) {

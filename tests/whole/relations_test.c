@@ -359,7 +359,7 @@ static void check_skipped(const Run *r, ampc_session *s) {
     ok(r, s, r->c->api->scaler(s, &a), "scaler");
     for (int i = 0; i < (int)r->info.accumulate; i++) {
         Batch x = batch_of(r->m, i, 1, BATCH);
-        /* of all samples: labels of some may not count */
+        /* over all samples: labels of some may not count */
         for (int k = 0; k < BATCH && i == 0; k++) given.x[k][IN - 1] = NAN;
         m = step_ok(r->c, s, x.in, 3);
     }
@@ -390,7 +390,7 @@ static char *run_again(const Run *r, int stop, size_t *n) {
     return end;
 }
 
-/* What the module says of itself, added up from its variables. */
+/* The module states the sums of its variables' bytes. */
 static void check_memory(const Run *r, ampc_session *s) {
     ampc_memory_info m = {.size = sizeof m};
     uint64_t weights = 0;

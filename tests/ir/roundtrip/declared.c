@@ -72,7 +72,7 @@ static void check_line(Count *c, const char *name, const char *text,
 
 static void check_text(Count *c, const char *name, const char *text,
                        size_t size) {
-    if (!is_taken(text, size)) return; /* what the golden test is about */
+    if (!is_taken(text, size)) return; /* subject of the golden test */
     c->texts++;
     for (const char *line = text, *end; (end = strchr(line, '\n'));
          line = end + 1)
