@@ -238,6 +238,12 @@ Status devices_run(const RunOptions *o, Diag *d, int argc, char **argv);
 
 /* ---- run_ranks.c --------------------------------------------------------- */
 
+/* The variable that says that a launcher has started several processes; NULL:
+   none has. */
+const char *ranks_launched(void);
+/* Makes this process rank `rank` of those that a launcher such as torchrun has
+   started on this machine, and no other launcher. local: its GPU. */
+void ranks_put(int rank, int world, int local, int port);
 /* If a launcher has started several processes: sets comm, rank and world. */
 Status ranks_open(Run *r);
 /* Checks that all ranks have the same command and the same number of

@@ -81,19 +81,7 @@ static void become_rank(int argc, char **argv, const Devices *list, int rank,
     char **words = calloc((size_t)argc + 4, sizeof *words);
     int n = 0;
     if (!words) return;
-    const struct {
-        const char *name;
-        int value;
-    } rows[] = {{"RANK", rank},
-                {"WORLD_SIZE", list->n},
-                {"LOCAL_RANK", list->of[rank]}, /* the GPU's number */
-                {"MASTER_PORT", port}};
-    char text[20];
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        snprintf(text, sizeof text, "%d", rows[i].value);
-        setenv(rows[i].name, text, 1);
-    }
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ranks_put(rank, list->n, list->of[rank], port);
     snprintf(device, sizeof device, "cuda:%d", list->of[rank]);
     words[n++] = program;
     for (int i = 0; i < argc; i++)
@@ -150,10 +138,14 @@ static Status wait_for_ranks(void) {
 Status devices_run(const RunOptions *o, Diag *d, int argc, char **argv) {
     Devices list;
     TRY(devices_read(d, o->devices, &list));
-    if (getenv("RANK") || getenv("WORLD_SIZE"))
-        return devices_usage(d, o->devices,
-                             "a launcher has started this process ($RANK, "
-                             "$WORLD_SIZE): one of both is enough");
+    const char *launched = ranks_launched();
+    if (launched) {
+        fail(d, (Loc){0},
+             "--devices %s: $%s says that a launcher has started this process "
+             "as one of several: leave out --devices or the launcher",
+             o->devices, launched);
+        return ERR_USAGE;
+    }
     int port = free_port();
     if (!port)
         return fail(d, (Loc){0}, "--devices %s: no port of 127.0.0.1: %s",

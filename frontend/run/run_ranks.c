@@ -37,6 +37,35 @@ static int read_count(const char *text) {
     return *end || errno || n > RANKS_MOST ? -1 : (int)n;
 }
 
+const char *ranks_launched(void) {
+    for (int i = 0; i < NLAUNCHER; i++) {
+        const char *size = getenv(launchers[i].size);
+        if (size && read_count(size) != 1) return launchers[i].size;
+    }
+    return NULL;
+}
+
+void ranks_put(int rank, int world, int local, int port) {
+    char text[20];
+    for (int i = 0; i < NLAUNCHER; i++) {
+        unsetenv(launchers[i].size);
+        unsetenv(launchers[i].rank);
+        unsetenv(launchers[i].local);
+    }
+    const struct {
+        const char *name;
+        int value;
+    } rows[] = {{"WORLD_SIZE", world},
+                {"RANK", rank},
+                {"LOCAL_RANK", local},
+                {"MASTER_PORT", port}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(text, sizeof text, "%d", rows[i].value);
+        setenv(rows[i].name, text, 1);
+    }
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+}
+
 /* The number of processes that one launcher has started; 0: no launcher. A
    process of many that does not know their number must not train alone. */
 static Status read_launcher(Run *r, const struct Launcher *l, int *world) {

@@ -146,6 +146,17 @@ TEST_CASE(nccl, mlp_of_four_as_one) { trained_as_one(&mlp, 4); }
 TEST_CASE(nccl, cnn_of_four_as_one) { trained_as_one(&cnn, 4); }
 TEST_CASE(nccl, gpt_of_two_as_one) { trained_as_one(&gpt, 2); }
 
+/* A shell of one task under Slurm. */
+static void one_task(const char *value) {
+    static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
+                                        "SLURM_LOCALID"};
+    for (int i = 0; i < 3; i++)
+        if (value)
+            setenv(names[i], i ? "0" : value, 1);
+        else
+            unsetenv(names[i]);
+}
+
 /* One command that starts its ranks itself, on a machine with two GPUs. */
 static int on_devices(const Compiled *c, const char *list, const char *words,
                       char **out) {
@@ -168,7 +179,9 @@ TEST_CASE(nccl, one_command_trains_on_two_gpus) {
     samples_write(c, "all", 0, SAMPLES);
     free(ranks_run(&(Launch){
         c, 2, FEEDS "--steps 20 --log lr --save-weights wr", NULL, true}));
+    one_task("1");
     int rc = on_devices(c, "0,1", NO_DEVICE("d"), &out);
+    one_task(NULL);
     CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
     free(out);
     report = test_read_file(test_tmp("report"), NULL);
@@ -202,10 +215,11 @@ TEST_CASE(nccl, one_command_ends_with_its_ranks) {
         CHECK_HAS(out, wrong[i].says);
         free(out);
     }
-    setenv("RANK", "0", 1);
+    one_task("2");
     CHECK_EQ_INT(on_devices(c, "0,1", "", &out), 2);
-    unsetenv("RANK");
-    CHECK_HAS(out, "a launcher has started this process");
+    one_task(NULL);
+    CHECK_HAS(out, "$SLURM_STEP_NUM_TASKS says that a launcher has started "
+                   "this process as one of several");
     free(out);
 }
 
