@@ -48,7 +48,7 @@ static bool has_number(DType d, const SetNumber *x) {
     return x->whole >= least && x->whole - least < span;
 }
 
-/* One number is for all elements. */
+/* A single number fills the input. */
 Status ox_set_value(Ox *ox, const InputValue *x, TypeId type, ValueId *out) {
     const Type *t = type_get(type);
     int n = x->numbers.len;
@@ -63,10 +63,8 @@ Status ox_set_value(Ox *ox, const InputValue *x, TypeId type, ValueId *out) {
         const SetNumber *v = &x->numbers.data[i];
         if (!has_number(t->dtype, v)) {
             ox_fail_model(
-                ox,
-                "--set %s: %.17g is not a number of the input's type, "
-                "%s",
-                ox_quote(ox, x->name), v->real, dtype_info[t->dtype].text);
+                ox, "--set %s: the input's type, %s, cannot hold %.17g",
+                ox_quote(ox, x->name), dtype_info[t->dtype].text, v->real);
             return ERR_USAGE;
         }
         if (dtype_is_float(t->dtype))
