@@ -525,38 +525,36 @@ static Status check_symbol(const Emit *e) {
 
 /* ---- what the oldest GPU can multiply ----------------------------------- */
 
-/* NULL, or what of the node's operands sm_75 has no tensor cores for. */
-static const char *beyond_turing(const Graph *g, const Node *n) {
-    if (op_info[n->op].amp != AMP_LOW && node_kind(n) != KIND_ANCHOR)
-        return NULL;
-    if (n->loc.factors != AMPC_FACTORS_F32) return "--matmul-precision";
-    for (int i = 0; i < n->nin && i < 2; i++) {
-        if (!is_value(n->in[i])) continue;
-        const DTypeInfo *t = &dtype_info[value_dtype(g, n->in[i])];
-        if (t->tensor_cores > 75) return t->text;
-    }
-    return NULL;
+/* sm_75's tensor cores do not multiply it. */
+static bool beyond_turing(DType d) { return dtype_info[d].tensor_cores > 75; }
+
+static Status check_product(const Graph *g, const Node *n, Diag *d) {
+    if (op_info[n->op].amp != AMP_LOW && node_kind(n) != KIND_ANCHOR) return OK;
+    if (n->loc.factors != AMPC_FACTORS_F32)
+        return fail(d, n->loc,
+                    "%s: GPUs of compute capability 7.5 multiply fp32 exactly: "
+                    "leave out --matmul-precision or --target cuda:sm_75",
+                    op_info[n->op].text);
+    for (int i = 0; i < n->nin && i < 2; i++)
+        if (is_value(n->in[i]) && beyond_turing(value_dtype(g, n->in[i])))
+            return fail(d, n->loc,
+                        "%s: GPUs of compute capability 7.5 multiply fp16 and "
+                        "fp32, not %s: compile for them with --precision fp16 "
+                        "or fp32, or leave out --target cuda:sm_75",
+                        op_info[n->op].text,
+                        dtype_info[value_dtype(g, n->in[i])].text);
+    return OK;
 }
 
-/* Refuses products of dtypes that a GPU of the options cannot multiply. */
+/* Refuses products that a GPU of the options cannot compute. */
 static Status check_products(const Module *m, const Options *o, Diag *d) {
     bool any = false;
     for (int i = 0; i < o->targets.len; i++)
         any |= is_turing(&o->targets.data[i]);
-    if (!any) return OK;
-    for (int i = 0; i < m->graphs.len; i++) {
+    for (int i = 0; i < m->graphs.len && any; i++) {
         const Graph *g = m->graphs.data[i];
-        for (int k = 0; g->target == TARGET_CUDA && k < g->order.len; k++) {
-            const Node *n = node_at(g, k);
-            const char *what = beyond_turing(g, n);
-            if (what)
-                return fail(d, n->loc,
-                            "%s: GPUs of compute capability 7.5 multiply fp16 "
-                            "and fp32, not %s. Compile for them with "
-                            "--precision fp16 or fp32, or leave out --target "
-                            "cuda:sm_75",
-                            op_info[n->op].text, what);
-        }
+        for (int k = 0; g->target == TARGET_CUDA && k < g->order.len; k++)
+            TRY(check_product(g, node_at(g, k), d));
     }
     return OK;
 }

@@ -14,7 +14,7 @@
 #define AMPC_PTX_CUH
 
 /* GPUs of compute capability 7.5: fp16 products of half the depth, no bf16, no
-   TF32 (cuda_target.c refuses those), no copies that run on their own. */
+   TF32 (emit_plan.c refuses those), no copies that run on their own. */
 #if __CUDA_ARCH__ < 800
 #define AMPC_TURING
 #endif
