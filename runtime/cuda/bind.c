@@ -27,6 +27,11 @@ static bool kernel_ok(const PlanCuda *c, uint32_t kernel, const PlanStep *t) {
            (k->blocks > 0 || (k->per_block > 0 && t->npar > 0));
 }
 
+/* A kernel that is launched without a condition. */
+static bool always_ok(const PlanCuda *c, uint32_t kernel, const PlanStep *t) {
+    return kernel_ok(c, kernel, t) && !c->kernels[kernel].guarded;
+}
+
 /* A step is left out by its kernels. */
 static bool asks_ok(const PlanCuda *c, const PlanStep *t) {
     return !t->when || c->kernels[t->fn].guarded;
@@ -52,12 +57,12 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_SUM:
         return c->plan->pars[t->par0] == AMPC_F32 ||
-               (kernel_ok(c, t->fn, t) && takes_count(c, t->fn) && t->second &&
-                kernel_ok(c, t->second - 1, t) &&
+               (always_ok(c, t->fn, t) && takes_count(c, t->fn) && t->second &&
+                always_ok(c, t->second - 1, t) &&
                 takes_count(c, t->second - 1));
     case PLAN_PRODUCT:
-        return (!t->second || kernel_ok(c, t->second - 1, t)) &&
-               (!t->epilogue || kernel_ok(c, t->epilogue - 1, t));
+        return (!t->second || always_ok(c, t->second - 1, t)) &&
+               (!t->epilogue || always_ok(c, t->epilogue - 1, t));
     default: return true;
     }
 }
@@ -204,7 +209,7 @@ static CUdeviceptr ref_at(const Binder *b, uint32_t i) {
     return plan_ref_at(b, b->t->ref0 + i);
 }
 
-/* Where the step is left out (PlanCudaKernel.guarded). */
+/* The last two parameters of a guarded kernel (PlanCudaKernel.guarded). */
 static void push_condition(Binder *b) {
     const PlanStep *t = b->t;
     if (!b->s->m->cuda->kernels[t->fn].guarded) return;

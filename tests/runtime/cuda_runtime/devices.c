@@ -75,6 +75,9 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
         {PLAN_SUM, STEP_FIELD(fn), KERNELS, AS_IT_IS},
         {PLAN_SUM, STEP_FIELD(second), 0, AS_IT_IS},
         {PLAN_SUM, STEP_FIELD(second), KERNELS + 1, AS_IT_IS},
+        {PLAN_SUM, KERNEL_FIELD(guarded), 1, 0},
+        {PLAN_LAUNCH, STEP_FIELD(when), 1, 0},
+        {PLAN_ROWS, STEP_FIELD(when), 1, 0},
     };
     static Model sums = {.precision = "fp32",
                          .options = "--precision fp32 --comm-dtype bf16"};
