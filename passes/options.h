@@ -225,7 +225,7 @@ typedef struct SetNumber {
 /* --set INPUT=NUMBER,NUMBER.. */
 typedef struct InputValue {
     Str name;
-    VEC(SetNumber) numbers; /* one: for all elements */
+    VEC(SetNumber) numbers; /* one: it fills the input */
 } InputValue;
 
 typedef struct Options {

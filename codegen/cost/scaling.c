@@ -131,7 +131,7 @@ static void add_link(Facts *row, const char *link, double one, double step) {
     fact_part(row, link, &f, NULL);
 }
 
-/* Of the table, which people read. */
+/* The heads of the table that people read. */
 static void put_heads(const Link *to, int n, StrBuf *sb) {
     for (int i = 0; i < n; i++) sb_printf(sb, i ? "%21s" : "%28s", to[i].name);
     sb_puts(sb, "\n  ranks");

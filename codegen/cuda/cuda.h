@@ -213,7 +213,7 @@ bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
 /* PlanCuda `cuda` for plan.c. */
 void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit);
-/* What a group's step is on the GPU. */
+/* Adds the launches or the product of a group's step. */
 void fact_cuda(Facts *f, const char *key, const CudaSource *c,
                const EmitGroup *g);
 

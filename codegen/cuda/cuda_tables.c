@@ -79,7 +79,7 @@ static AmpcFactors product_factors(const EmitGroup *g) {
     return exact ? AMPC_FACTORS_F32 : g->s->factors;
 }
 
-/* What is computed in the product of cuBLASLt, too. */
+/* The epilogue that cuBLASLt computes, and how factors are rounded. */
 static void add_product(Facts *f, const EmitGroup *g) {
     static const char *const product[] = {"none", "bias", "scale", "add"};
     uint32_t fn = g->step.fn;

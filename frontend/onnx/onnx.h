@@ -192,7 +192,7 @@ struct Ox {
     Str dir;      /* folder of external data */
     Str verified; /* location and checksum of the last match */
     bool has_signature, is_torch, is_paddle;
-    bool is_layer; /* of a text, which gives its operands */
+    bool is_layer; /* a text gives its operands */
     OxKinks kinks;
     bool *frozen_used; /* for each glob of opt->batchnorm_frozen */
     bool *trips_used;  /* for each entry of opt->max_trips */
@@ -291,12 +291,12 @@ Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven);
 Status ox_make_outputs(Ox *ox);
 /* onnx_set.c: what --set says of the input; NULL: nothing. */
 const InputValue *ox_set_of(const Ox *ox, Str name);
-/* Refuses --set for names that are not inputs. */
+/* Refuses --set with a name that no input has. */
 Status ox_check_set(Ox *ox);
 /* The constant in place of an input of that type. */
 Status ox_set_value(Ox *ox, const InputValue *x, TypeId type, ValueId *out);
-/* Behind a message that v is not known at compile time: "; .. compile with
-   --set N=N" if few elements of inputs decide what it is, else "". */
+/* The end of a message that v must be known: "; .. compile with --set N=N" if
+   v is computed from few elements of inputs, else "". */
 const char *ox_set_remedy(Ox *ox, ValueId v);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
@@ -362,8 +362,8 @@ Status ox_torch_whole(Ox *ox, bool *done);
 /* Builds the node with its handler if a mask selects rows in it, or if it
    reads such rows. */
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
-/* Result i is `rows`; along the axis as many count as `valid`, bool[n] with the
-   true ones first, has true elements. */
+/* Result i is `rows`; `valid`, bool[n] with the true ones first, says which
+   rows along the axis count. */
 Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis);
 /* onnx_found.c: Unique where the operand is not known. */
 Status onnx_unique_of_data(Ox *ox);

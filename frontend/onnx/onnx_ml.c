@@ -173,7 +173,7 @@ static Status svm_matrix(Ox *ox, const char *name, int64_t rows, int64_t cols,
     return ml_const(ox, DT_F32, p->floats, 2, (int64_t[]){rows, cols}, out);
 }
 
-/* Without vectors the coefficients belong to the features. */
+/* Without vectors each feature has a coefficient. */
 Status onnx_ml_svm(Ox *ox) {
     const Onnx__AttributeProto *p = ox_attr(ox, "kernel_params"),
                                *rho = ox_attr(ox, "rho");

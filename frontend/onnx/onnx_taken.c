@@ -97,8 +97,8 @@ Status ox_condition(Ox *ox, ValueId v, ValueId *y) {
     return ox_cast(ox, *y, DT_BOOL, false, y);
 }
 
-/* Of two results of one element each, as bool[] and bool[1], that with fewer
-   axes gets the other's: both broadcast alike. */
+/* Two results of one element each, such as bool[] and bool[1], get the same
+   number of axes: both broadcast alike. */
 static Status as_many_axes(Ox *ox, ValueId *p, ValueId *q) {
     Type x = ox_type(ox, *p), z = ox_type(ox, *q);
     if (type_count(&x) != 1 || type_count(&z) != 1 || x.rank == z.rank)

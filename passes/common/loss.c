@@ -248,7 +248,7 @@ typedef struct Call {
     int axis; /* class axis; -1: the loss has none */
 } Call;
 
-/* Of some outputs only the first rows count, as many as another one says. */
+/* Refuses an output of which data say how many rows count. */
 static Status check_rows(const Graph *g, PassCtx *cx, ValueId v) {
     const Value *x = value_get(g, v);
     const Node *n = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;

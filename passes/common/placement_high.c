@@ -64,8 +64,8 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     return NULL;
 }
 
-/* What a gradient of a parameter is added up from: in the place of the first
-   addend, the sum takes no memory of its own. */
+/* Addends of a parameter's gradient are fp32, too: the sum takes the place of
+   the first one, and no memory of its own. */
 static void keep_addends(Place *p) {
     for (int i = p->g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(p->g, i);

@@ -11,8 +11,8 @@
 
 enum { GPU_BLOCKS = 264 }; /* blocks that fill the GPU: 2 on each SM */
 
-/* Bytes of shared memory: of a block, from sm_80 on, and what it leaves to
-   other uses than sums of columns. */
+/* Bytes of shared memory: all that a block has, from sm_80 on; those that sums
+   of columns leave to other uses. */
 enum { GPU_BLOCK_SHARED = 99 << 10, GPU_SHARED_APART = 3 << 10 };
 
 static inline bool is_turing(const Target *t) {

@@ -75,8 +75,8 @@ static inline const TargetInfo *target_of(const Graph *g) {
     return &target_info[g->target];
 }
 
-/* The same with the limits of the options' smallest GPU; may be allocated from
-   a. */
+/* The target's numbers with the limits of the options' smallest GPU; may be
+   allocated from a. */
 const TargetInfo *target_smallest(const Graph *g, const Options *opt, Arena *a);
 
 /* Gives every kind of target in the options (none: the CPU) its own graphs,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_found_test.c: NonMaxSuppression and Unique on data, and outputs of which
-   data says how many rows count. The interpreter evaluates what they become;
+/* onnx_found_test.c: NonMaxSuppression and Unique on data, and outputs with as
+   many rows as data says. The interpreter evaluates what they become;
    the oracles are loops over boxes and elements in C.                       */
 #include <math.h>
 #include <string.h>

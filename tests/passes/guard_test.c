@@ -133,7 +133,7 @@ TEST_CASE(guard, texts_keep_guards) {
     arena_free(a);
 }
 
-/* Work that a GPU leaves out shares no launch with equal work. */
+/* A group that a GPU may leave out shares no launch with equal work. */
 TEST_CASE(guard, guarded_groups_share_no_launch) {
 #define CHAIN(N, FROM)                                                         \
     "  %" N "1 = sin %" FROM "\n  %" N "2 = tanh %" N "1\n  %" N "3 = exp %" N \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_memory_test.c: what the message of a GPU's memory that is too small
-   advises is enough. */
+/* cuda_memory_test.c: a session opens after the remedy that the message about
+   too little memory of a GPU names. */
 #include <string.h>
 
 #include "tests/support/gpu_session.h"
@@ -58,7 +58,7 @@ TEST_CASE(cuda_memory, a_message_names_options_that_fit) {
     sim_twins_compile_fast();
     Model large = wide_with("B=512"), codes = wide_with("B=512 "
                                                         "--state-dtype int8");
-    /* it lacks less than the activations take */
+    /* the GPU lacks less than the activations take */
     uint64_t whole = opened_in(&large, 0);
     CHECK_EQ_INT(opened_in(&large, whole - LITTLE), 0);
     CHECK_HAS(open_text, "or --state-dtype int8");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* branches_test.c: a step runs one of two expensive branches, forward and
-   backward: losses and weights on the CPU beside plain C, those of the
-   simulated GPU beside the CPU's. */
+   backward: losses and weights on the CPU beside plain C, and on the
+   simulated GPU beside the CPU. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

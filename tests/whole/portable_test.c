@@ -31,7 +31,7 @@ TEST_CASE(portable, clang_has_no_warning) {
     CHECK_MSG(rc == 0, "%s", out);
 }
 
-/* The text for compilers without vectors, attributes and atomics. */
+/* The C that compilers without vectors, attributes and atomics read. */
 TEST_CASE(portable, plain_c_has_the_same_bits_and_no_warning) {
     static const char flags[] =
         PORTABLE_STRICT " -pedantic-errors -Wvla -O0 -DAMPC_PLAIN";

@@ -157,7 +157,7 @@ static void model_draw(Model *m, uint64_t seed) {
 static struct Samples {
     float x[POOL][IN], r[POOL][CLASSES];
     int64_t k[POOL], t[POOL];
-} pool, given; /* given: inputs of a call, in its order */
+} pool, given; /* given: the samples of a call, in its order */
 
 static void pool_make(const Model *m) {
     for (int i = 0; i < POOL; i++) {
@@ -390,7 +390,7 @@ static char *run_again(const Run *r, int stop, size_t *n) {
     return end;
 }
 
-/* The module states the sums of its variables' bytes. */
+/* The bytes that the module reports are the sums over its variables. */
 static void check_memory(const Run *r, ampc_session *s) {
     ampc_memory_info m = {.size = sizeof m};
     uint64_t weights = 0;

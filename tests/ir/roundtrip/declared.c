@@ -72,7 +72,7 @@ static void check_line(Count *c, const char *name, const char *text,
 
 static void check_text(Count *c, const char *name, const char *text,
                        size_t size) {
-    if (!is_taken(text, size)) return; /* subject of the golden test */
+    if (!is_taken(text, size)) return; /* the golden test tries it */
     c->texts++;
     for (const char *line = text, *end; (end = strchr(line, '\n'));
          line = end + 1)
