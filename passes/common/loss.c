@@ -250,13 +250,14 @@ typedef struct Call {
 
 /* Refuses an output of which data say how many rows count. */
 static Status check_rows(const Graph *g, PassCtx *cx, ValueId v) {
-    const Value *x = value_get(g, v);
-    const Node *n = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+    const Node *n;
+    Str name = value_get(g, v)->name;
+    while ((n = value_maker(g, v)) && !n->fn && n->op == OP_CAST) v = n->in[0];
     if (!n || n->fn != fn_std("counted_first")) return OK;
     return no_loss(cx, g,
                    internf("the number of rows of '%s' depends on data: reduce "
                            "them in the model",
-                           x->name));
+                           name));
 }
 
 /* The named outputs, or all. */
