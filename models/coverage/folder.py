@@ -123,25 +123,25 @@ def checked(ampc, path, bind, feeds):
 
 
 def tried(ampc, path, run):
-    """[result, reason]: "left out", "refused", "taken", "equal" or "other"."""
+    """[result, reason, options]: "left out", "refused", "taken", "equal" or "other"."""
     runtime = session(path)
     if not runtime:
-        return "left out", ""
+        return "left out", "", []
     model = onnx.load(path)
     bind = inputs(model)[1]
     try:
         feeds, want = results(model, runtime)
     except Exception:  # ONNX Runtime does not run it with these inputs
-        return "left out", ""
+        return "left out", "", []
     if why := checked(ampc, path, bind, feeds):
-        return "refused", why
+        return "refused", why, bind
     if not run:
-        return "taken", ""
+        return "taken", "", bind
     try:
         bad = differs(ampc, path, feeds, want, bind)
     except Exception as e:
         bad = f"not run: {e}"
-    return ("other", bad) if bad else ("equal", "")
+    return ("other", bad, bind) if bad else ("equal", "", bind)
 
 
 def alone(ampc, path, run):
@@ -155,9 +155,9 @@ def alone(ampc, path, run):
     p.start()
     its.close()
     try:
-        return mine.recv() if mine.poll(SECONDS) else ("other", f"not run: more than {SECONDS} s")
+        return mine.recv() if mine.poll(SECONDS) else ("other", f"not run: more than {SECONDS} s", [])
     except EOFError:
-        return "other", "not run: the process ended"
+        return "other", "not run: the process ended", []
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(p.pid, signal.SIGKILL)
@@ -167,9 +167,11 @@ def alone(ampc, path, run):
 def main():
     ampc, folder, run = os.path.abspath(sys.argv[1]), sys.argv[2], "--run" in sys.argv
     count, repositories, refused = collections.Counter(), set(), collections.defaultdict(list)
+    given = 0
     for path in sorted(glob.glob(f"{folder}/*/*.onnx")):
-        result, why = alone(ampc, path, run)
+        result, why, options = alone(ampc, path, run)
         count[result] += 1
+        given += result != "refused" and "--set" in options
         if result != "left out":
             repositories.add(os.path.dirname(path))
         if result == "refused":
@@ -179,8 +181,9 @@ def main():
     for files in sorted(refused.values(), key=len, reverse=True):
         print(len(files), "refused:", files[0][0], files[0][1][:150])
     loaded = count.total() - count["left out"]
-    print(f"{len(repositories)} repositories, {loaded} files, {loaded - count['refused']} taken,"
-          f" {count['equal']} equal")
+    taken = loaded - count["refused"]
+    print(f"{len(repositories)} repositories, {loaded} files, {taken} taken, {given} of them with"
+          f" --set, {count['equal']} equal")
 
 
 if __name__ == "__main__":
