@@ -37,21 +37,26 @@ SAME_BITS(vf_as_i, vi, vf)
 #define B     b.lane[i]
 #define IF(x) ((x) ? 0xffffffffu : 0u)
 
+/* ---- memory -------------------------------------------------------------- */
+
+/* to: void where a vector may be stored as other numbers. */
+#define MEMORY_OF(type, number, to, load, store, set)                          \
+    INLINE type load(const number *p) {                                        \
+        type v;                                                                \
+        memcpy(&v, p, sizeof v);                                               \
+        return v;                                                              \
+    }                                                                          \
+    INLINE void store(to *p, type v) { memcpy(p, &v, sizeof v); }              \
+    INLINE type set(number x) {                                                \
+        type v;                                                                \
+        LANES v.lane[i] = x;                                                   \
+        return v;                                                              \
+    }
+MEMORY_OF(vf, float, void, vload, vstore, vset)
+MEMORY_OF(vi, int32_t, int32_t, vi_load, vi_store, vi_set)
+MEMORY_OF(vu, uint32_t, uint32_t, vu_load, vu_store, vu_set)
+
 /* ---- fp32 ---------------------------------------------------------------- */
-
-INLINE vf vload(const float *p) {
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE void vstore(void *p, vf v) { memcpy(p, &v, sizeof v); }
-
-INLINE vf vset(float x) {
-    vf v;
-    LANES v.lane[i] = x;
-    return v;
-}
 
 #define LANE(v, i) (v).lane[i]
 
@@ -85,20 +90,6 @@ INLINE float vsum(vf v) {
 
 /* ---- integers ------------------------------------------------------------ */
 
-INLINE vi vi_set(int32_t x) {
-    vi v;
-    LANES v.lane[i] = x;
-    return v;
-}
-
-INLINE vi vi_load(const int32_t *p) {
-    vi v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE void vi_store(int32_t *p, vi v) { memcpy(p, &v, sizeof v); }
-
 FUNCTION_OF(vi_equal, vi, vi, A == B ? -1 : 0)
 
 INLINE vi vload_i8(const int8_t *p, int64_t n) {
@@ -110,20 +101,6 @@ INLINE vi vload_i8(const int8_t *p, int64_t n) {
 INLINE void vstore_i8(void *p, vi v) {
     LANES((int8_t *)p)[i] = (int8_t)v.lane[i];
 }
-
-INLINE vu vu_set(uint32_t x) {
-    vu v;
-    LANES v.lane[i] = x;
-    return v;
-}
-
-INLINE vu vu_load(const uint32_t *p) {
-    vu v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-INLINE void vu_store(uint32_t *p, vu v) { memcpy(p, &v, sizeof v); }
 
 FUNCTION_OF(vu_and, vu, vu, A &B)
 FUNCTION_OF(vu_or, vu, vu, A | B)
@@ -198,6 +175,7 @@ INLINE void vtake(vf v, vi tap, vf *m, vi *w) {
 #undef IF
 #undef LANES
 #undef LANES_OF
+#undef MEMORY_OF
 #undef FUNCTION_OF
 #undef SAME_BITS
 
