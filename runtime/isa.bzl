@@ -18,16 +18,21 @@ COPTS = [
     "-U_FORTIFY_SOURCE", # it aborts; a module never does
 ]
 
-def isa_library(name, cpu, vectors, flags, srcs, hdrs):
+def room(name, **kwargs):
+    """A room, or the part of one that the compiler sees too."""
+    native.cc_library(
+        name = name,
+        copts = COPTS + [COMMON_OPT],
+        alwayslink = True, # rooms and levels need each other
+        linkstatic = True,
+        **kwargs
+    )
+
+def isa_library(name, cpu, vectors, flags, srcs):
     """The per-ISA files, with the header and the flags of a row of isa.def."""
     native.cc_library(
         name = name,
-        srcs = srcs + hdrs,
-        textual_hdrs = [
-            "cpu/isa.def",
-            "program/dtypes.def",
-            "program/lib.def",
-        ],
+        srcs = srcs,
         copts = COPTS + [
             flags,
             "'-DAMPC_SIMD=\"%s\"'" % vectors,
@@ -39,5 +44,6 @@ def isa_library(name, cpu, vectors, flags, srcs, hdrs):
         }),
         target_compatible_with = ["@platforms//cpu:" + cpu],
         linkstatic = True,
-        alwayslink = True, # they and the common part need each other
+        alwayslink = True,
+        deps = [":kernels"],
     )
