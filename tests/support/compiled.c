@@ -28,12 +28,15 @@ static char *text_file(const char *text) {
     return path;
 }
 
-/* `setting` precedes the command. */
+/* `setting` precedes the command. What the compilers made for other tests of
+   this run is taken from where script/test says. */
 static void compile(Compiled *c, const char *setting, const char *model,
                     const char *options) {
     char *out = NULL, err[256];
-    int rc = test_command(&out, "%s '%s' '%s' -o '%s' %s", setting, test_ampc(),
-                          model, c->path, options);
+    const char *kept = getenv("AMPC_TEST_KEPT");
+    int rc = test_command(&out, "%s '%s' '%s' -o '%s' --cache '%s' %s", setting,
+                          test_ampc(), model, c->path, kept ? kept : "none",
+                          options);
     if (rc) FAIL("ampc %s %s: status %d\n%s", model, options, rc, out);
     free(out);
     c->api = ampc_load(c->path, &c->handle, err, sizeof err);

@@ -2,6 +2,7 @@
 /* simulate.c: see simulate.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/simulate.h"
+#include "codegen/cache/compile_cache.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -162,6 +163,16 @@ static const char *optimise = "-O1 ";
 
 void sim_twins_compile_fast(void) { optimise = "-O0 "; }
 
+/* What g++ made of it for another test of this run (script/test). */
+static CompileKey key_of_twin(const char *text, const char *headers) {
+    CompileKey key = compile_key("twin");
+    compile_key_text(&key, SANITIZE);
+    compile_key_text(&key, optimise);
+    compile_key_text(&key, text);
+    compile_key_text(&key, headers);
+    return key;
+}
+
 static Twin *twin_of(const char *unit, const char *headers) {
     size_t n = strlen(unit), size = n + strlen(headers) + 1;
     Twin *t = built;
@@ -199,7 +210,12 @@ static bool add_unit(const char *dir, int unit, const char *headers) {
     char *text = test_read_file(path, NULL);
     if (!text) return false;
     Twin *t = twin_of(text, headers);
-    char *image = *t->path ? test_read_file(t->path, &n) : NULL;
+    Arena *a = arena_new();
+    const char *kept = getenv("AMPC_TEST_KEPT");
+    const char *folder = compile_cache_open(a, kept ? kept : "none");
+    CompileKey key = key_of_twin(text, headers);
+    char *image = *t->path ? test_read_file(t->path, &n)
+                           : compile_cache_get(folder, key, &n);
     snprintf(path, sizeof path, "%s/unit%d.so", dir, unit);
     for (Twin *x = built; x; x = x->next)
         if (!strcmp(x->path, path)) *x->path = 0;
@@ -208,7 +224,10 @@ static bool add_unit(const char *dir, int unit, const char *headers) {
         REQUIRE(test_write_file(path, image, n));
     else
         build_twin(dir, unit, text);
+    if (!image && (image = test_read_file(path, &n)))
+        compile_cache_put(folder, key, image, n);
     free(image);
+    arena_free(a);
     free(text);
     memcpy(t->path, path, sizeof path);
     return true;
