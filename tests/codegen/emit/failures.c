@@ -46,6 +46,27 @@ TEST_CASE(emit, no_compiler) {
     arena_free(a);
 }
 
+/* In the order of PATH; a file that may not be executed is passed over. */
+TEST_CASE(emit, compilers_that_do_not_start) {
+    Arena *a = arena_new();
+    char *first = fresh_dir(a, "first"), *second = fresh_dir(a, "second");
+    char *path = arena_printf(a, "%s", getenv("PATH"));
+    char *denied = arena_printf(a, "%s/some-cc", first);
+    char *empty = arena_printf(a, "%s/some-cc", second);
+    REQUIRE(test_write_file(denied, "x", 1) && chmod(denied, 0600) == 0);
+    setenv("CC", "some-cc -O1", 1);
+    setenv("PATH", arena_printf(a, "%s:%s/none:%s", first, denied, path), 1);
+    expect_failure("", in_tmp(a, "denied.so"),
+                   "'some-cc -O1' does not start: Permission denied");
+    REQUIRE(test_write_file(empty, "", 0) && chmod(empty, 0755) == 0);
+    setenv("PATH", arena_printf(a, "%s:%s:%s", first, second, path), 1);
+    expect_failure("", in_tmp(a, "format.so"),
+                   "'some-cc -O1' does not start: Exec format error");
+    setenv("PATH", path, 1);
+    unsetenv("CC");
+    arena_free(a);
+}
+
 /* The compiler's output on either channel reaches the user. Signals that the
    caller blocks or ignores are restored for the compiler: otherwise it could
    not be stopped. */
