@@ -28,12 +28,15 @@ pthreads alone.
 """
 
 
+OLDEST = 2, 28  # the oldest glibc that packages promise, as manylinux_2_28
+
+
 def glibc_of(program):
-    """The least glibc that has the symbols of a program, as (2, 34)."""
+    """The least glibc, from OLDEST on, that has the symbols of a program."""
     symbols = subprocess.run(["objdump", "-T", program], check=True, text=True,
                              stdout=subprocess.PIPE).stdout
-    return max(tuple(map(int, m)) for m in
-               re.findall(r"GLIBC_(\d+)\.(\d+)", symbols))
+    return max(OLDEST, *(tuple(map(int, m)) for m in
+                         re.findall(r"GLIBC_(\d+)\.(\d+)", symbols)))
 
 
 class Machine(typing.NamedTuple):

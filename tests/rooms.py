@@ -26,6 +26,7 @@ FEW = 3  # files of the largest circle inside a room
 class Rooms:
     def __init__(self, path):
         self.floor, self.down, self.header = {}, set(), {}
+        self.library = set()
         for number, line in enumerate(open(path), 1):
             line = line.split("#")[0].strip()
             if not line:
@@ -34,6 +35,9 @@ class Rooms:
             name, _, calls = line.partition(":")
             if kind == "header" and calls.strip() in self.floor:
                 self.header[name.strip()] = calls.strip()
+                continue
+            if kind == "library":
+                self.library.add(name.strip())
                 continue
             if kind != "room":
                 sys.exit(f"{path}:{number}: {kind} {line}")
@@ -169,6 +173,10 @@ def included_above(pairs, rooms):
 
 
 def defects(graph, rooms):
+    for file in sorted(rooms.library - {f for to in graph.values() for f in to}):
+        yield f"{file}: no call needs its line, take it out"
+    graph = {f: {t: s for t, s in to.items() if t not in rooms.library}
+             for f, to in graph.items()}
     found = edges(graph)
     for edge, example in sorted(found.items()):
         unknown = [r for r in edge if r not in rooms.floor]
@@ -198,6 +206,10 @@ def selftest():
     up = {"a/x.c": {"b/y.c": "f"}, "b/y.c": {"a/x.c": "g"}}
     assert any("a may not call b" in d for d in defects(up, rooms))
     assert any("no call needs it" in d for d in defects({}, rooms))
+    rooms.library = {"b/y.c"}
+    assert not any("may not call" in d for d in defects(up, rooms))
+    assert any("y.c: no call needs" in d for d in defects({}, rooms))
+    rooms.library = set()
     rooms.down |= {("a", "b")}
     assert any("a is not above b" in d for d in defects(up, rooms))
     ring = {f"a/{i}.c": {f"a/{(i + 1) % 5}.c": "f"} for i in range(5)}

@@ -32,6 +32,37 @@ def run(*words, **more):
                           **more).stdout
 
 
+def check_glibc(ampc):
+    """manylinux_2_28, and the libraries that glibc 2.28 keeps symbols in. A build
+    with a sanitizer is for this machine alone."""
+    libraries = run("objdump", "-p", ampc)
+    if re.search(r"NEEDED +lib[at]san[.]", libraries):
+        return
+    needs = package.glibc_of(ampc)
+    check(needs == (2, 28), "{} needs glibc {}.{}".format(ampc, *needs))
+    for name in "libpthread.so.0", "libdl.so.2":
+        check(re.search(rf"NEEDED +{re.escape(name)}$", libraries, re.M),
+              f"{ampc} does not name {name}")
+
+
+CONSTRUCTED = """\
+#include <stdio.h>
+static int runs, words;
+__attribute__((constructor)) static void count(int argc) { runs++, words = argc; }
+int main(void) { return printf("%d %d", runs, words) < 0; }
+"""
+
+
+def check_start(folder):
+    """The start function of glibc.c runs constructors, once."""
+    path = os.path.join(folder, "constructed")
+    with open(path + ".c", "w") as f:
+        f.write(CONSTRUCTED)
+    run("cc", path + ".c", "frontend/cli/glibc.c", "-o", path, "-lm")
+    check(package.glibc_of(path) == (2, 28), "glibc.c does not start the program")
+    check(run(path, "word") == "1 2", f"constructors: {run(path, 'word')}")
+
+
 def check_tar(path, build):
     with tarfile.open(path) as t:
         held = {m.name.split("/", 1)[1]: m for m in t.getmembers()}
@@ -124,6 +155,8 @@ def main():
     for kind, path in made.items():
         CHECKS[kind](path, builds[0])
     check_moved(ampc, folder)
+    check_glibc(ampc)
+    check_start(folder)
     if "--try" in sys.argv:
         done = subprocess.run(["script/try/run", f"{folder}/try"] + [
             p for p in made.values() if re.search(r"[.](gz|deb|whl)$", p)])
