@@ -158,7 +158,7 @@ def main():
     check_glibc(ampc)
     check_start(folder)
     if "--try" in sys.argv:
-        done = subprocess.run(["script/try/run", f"{folder}/try"] + [
+        done = subprocess.run(["script/try/run", f"{folder}/try", "bookworm"] + [
             p for p in made.values() if re.search(r"[.](gz|deb|whl)$", p)])
         check(not done.returncode, "a package does not work in a bare root")
     shutil.rmtree(folder)
