@@ -238,8 +238,8 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     if (!what)
         what =
             arena_printf(a,
-                         "the C compiler ($%s names another one; gcc 11, clang "
-                         "14 and newer ones will do)",
+                         "the C compiler ($%s names another one; gcc 9, clang "
+                         "11 and newer ones will do)",
                          compiler_variable(a, job->arch));
     Status s =
         fail(d, (Loc){0}, "%s failed%s: %s %s\n%s", what, stack_advice(a),
