@@ -29,6 +29,10 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
                          const uint8_t *bytes, size_t n, const Options *opt,
                          const TypeId *in, int nin, Module **out);
 
+/* After the import: --max-trips of a loop that no model has. all: also one that
+   names no loop. */
+Status check_trips(Diag *d, Loc loc, const Options *opt, bool all);
+
 /* Imports a text of the language: a model (graph "forward", or the only
    graph), or programs as a pass prints them. Applies the options for
    dropout, batch normalisation and training. passes: the text is for

@@ -56,9 +56,9 @@ static Status check_programs(const Amp *x) {
                         : !o->dropout             ? "--dropout"
                                                   : NULL;
     if (!given) return OK;
-    return fail(x->d, x->loc,
-                "%s: no graph of the file is a model, called '%s'", given,
-                FORWARD);
+    fail(x->d, x->loc, "%s: no graph of the file is a model, called '%s'",
+         given, FORWARD);
+    return ERR_USAGE;
 }
 
 static Status choose_trained(const Amp *x) {
@@ -219,6 +219,31 @@ static Status apply_options(Amp *x) {
     return s;
 }
 
+/* Options of ONNX models alone, and numbers that no text allows. */
+static Status check_options(const Amp *x) {
+    const Options *o = x->opt;
+    if (o->heads.len) {
+        fail(x->d, x->loc,
+             "--replace-head is for ONNX models: a .amp file is edited");
+        return ERR_USAGE;
+    }
+    if (o->set_inputs.len) {
+        fail(x->d, x->loc,
+             "--set %s is for ONNX models: in a .amp file write the number in "
+             "place of the input",
+             o->set_inputs.data[0].name);
+        return ERR_USAGE;
+    }
+    for (int i = 0; i < o->dims.len; i++) {
+        if (o->dims.data[i].value) continue;
+        fail(x->d, x->loc,
+             "--dim %s=0: the dimensions of a .amp file are at least 1",
+             o->dims.data[i].name);
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 /* def .. = onnx("FILE"), with a path relative to the text. */
 static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
                            Module **out) {
@@ -231,6 +256,8 @@ static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
     if (!bytes) return ERR_USER;
     options_init(&plain, x->a);
     plain.accept_folded = x->opt->accept_folded;
+    plain.max_trips.data = x->opt->max_trips.data;
+    plain.max_trips.len = x->opt->max_trips.len;
     const uint8_t *model = (const uint8_t *)bytes;
     Status s = onnx_unfold(x->a, x->d, file, &plain, &model, &size);
     if (s == OK)
@@ -247,20 +274,7 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
              .opt = opt,
              .passes = passes,
              .loc = {.file = intern(path)}};
-    if (opt->heads.len)
-        return fail(d, x.loc,
-                    "--replace-head is for ONNX models: a .amp file is edited");
-    if (opt->set_inputs.len)
-        return fail(d, x.loc,
-                    "--set %s is for ONNX models: in a .amp file write the "
-                    "number in place of the input",
-                    opt->set_inputs.data[0].name);
-    for (int i = 0; i < opt->dims.len; i++)
-        if (!opt->dims.data[i].value)
-            return fail(d, x.loc,
-                        "--dim %s=0: the dimensions of a .amp file are at "
-                        "least 1",
-                        opt->dims.data[i].name);
+    TRY(check_options(&x));
     TextOptions given = {.dims = opt->dims.data,
                          .ndims = opt->dims.len,
                          .seed = opt->seed,
@@ -269,6 +283,7 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                          .layer = import_layer,
                          .ctx = &x};
     TRY(parse_model(a, d, path, text, n, &given, &x.m));
+    TRY(check_trips(d, x.loc, opt, true));
     TRY(apply_options(&x));
     *out = x.m;
     return verify_module(x.m, STAGE_TYPED, d);

@@ -85,19 +85,6 @@ static Status check_frozen(Ox *ox) {
     return OK;
 }
 
-static Status check_trips(Ox *ox) {
-    for (int i = 0; i < ox->opt->max_trips.len; i++) {
-        Str glob = ox->opt->max_trips.data[i].glob;
-        if (!glob || ox->trips_used[i]) continue;
-        ox_fail_model(ox,
-                      "--max-trips %s: no loop of that name has a number of "
-                      "trips that depends on data",
-                      ox_quote(ox, glob));
-        return ERR_USAGE;
-    }
-    return OK;
-}
-
 /* paddle2onnx does not write its name, but names results of nodes. */
 static bool made_by_paddle(const Onnx__ModelProto *m) {
     const char *by = m->producer_name;
@@ -123,7 +110,6 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
     TRY(ox_check_spoiled(ox));
     ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
-    ox->trips_used = NEW_ARRAY(ox->a, bool, ox->opt->max_trips.len + 1);
     TRY(ox_decide(ox));
     TRY(ox_check_dtypes(ox));
     ox_warn_steps(ox);
@@ -134,7 +120,6 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     make_inits(ox);
     TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
-    TRY(check_trips(ox));
     TRY(ox_write_mutations(ox));
     TRY(ox_make_outputs(ox));
     if (ox->dropouts_enabled)
@@ -208,7 +193,26 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
     return s;
 }
 
+Status check_trips(Diag *d, Loc loc, const Options *opt, bool all) {
+    for (int i = 0; i < opt->max_trips.len; i++) {
+        const TripBound *b = &opt->max_trips.data[i];
+        if (b->used || (!b->glob && !all)) continue;
+        if (b->glob)
+            fail(d, loc,
+                 "--max-trips %s: no loop of that name has a number of trips "
+                 "that depends on data",
+                 b->glob);
+        else
+            fail(d, loc,
+                 "--max-trips: no loop of the model has a number of trips that "
+                 "depends on data");
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out) {
-    return import_onnx_layer(a, d, path, bytes, n, opt, NULL, 0, out);
+    TRY(import_onnx_layer(a, d, path, bytes, n, opt, NULL, 0, out));
+    return check_trips(d, (Loc){.file = intern(path)}, opt, false);
 }

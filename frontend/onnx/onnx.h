@@ -195,7 +195,6 @@ struct Ox {
     bool is_layer; /* a text gives its operands */
     OxKinks kinks;
     bool *frozen_used; /* for each glob of opt->batchnorm_frozen */
-    bool *trips_used;  /* for each entry of opt->max_trips */
 
     /* onnx_model.c, onnx_names.c: the file in one list of nodes, and names */
     StrMap functions; /* domain, name and overload to index */

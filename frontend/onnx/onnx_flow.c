@@ -176,9 +176,9 @@ static Status also(Ox *ox, Turns *t, ValueId cond) {
 static int64_t max_trips(Ox *ox) {
     int64_t most = 0;
     for (int i = 0; i < ox->opt->max_trips.len; i++) {
-        const TripBound *b = &ox->opt->max_trips.data[i];
+        TripBound *b = &ox->opt->max_trips.data[i];
         if (b->glob && !glob_match(b->glob, ox->node->name)) continue;
-        ox->trips_used[i] = true;
+        b->used = true;
         most = b->most;
     }
     return most;

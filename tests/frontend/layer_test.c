@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontend/cli/options_text.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
 #include "tests/harness.h"
@@ -26,19 +27,23 @@ static void write_layer(void (*extra)(Made *m)) {
     made_end(&m);
 }
 
-/* The graph of `lines`, or the messages. */
-static void becomes(const char *inputs, const char *lines, const char *want) {
+/* The graph of `lines`, or the messages. trips: of --max-trips; may be NULL. */
+static void becomes_with(const char *trips, const char *inputs,
+                         const char *lines, const char *want) {
     Arena *a = arena_new();
     Diag d = {0};
     Options opt;
     Module *m;
     StrBuf got = {0};
     char path[600];
+    bool used;
     Str text = internf("def layer = onnx(\"layer.onnx\")\n"
                        "model m(%s) {\n  %s\n}\n",
                        inputs, lines);
     snprintf(path, sizeof path, "%s", test_tmp("m.amp"));
     options_init(&opt, a);
+    if (trips)
+        REQUIRE(options_set(&opt, &d, "--max-trips", trips, &used) == OK);
     if (import_amp(a, &d, path, text, strlen(text), &opt, false, &m))
         sb_puts(&got, d.text.data);
     else
@@ -47,6 +52,10 @@ static void becomes(const char *inputs, const char *lines, const char *want) {
     sb_free(&got);
     sb_free(&d.text);
     arena_free(a);
+}
+
+static void becomes(const char *inputs, const char *lines, const char *want) {
+    becomes_with(NULL, inputs, lines, want);
 }
 
 TEST_CASE(layer, parameters_are_those_of_the_scope) {
@@ -121,6 +130,41 @@ TEST_CASE(layer, running_statistics_are_written_once) {
             "y, a = layer(x, scope=\"L\")\n"
             "  y, b = layer(x, scope=\"L\")\n  return a",
             ":4:10: error: 'L.bn.running_mean' is already written");
+}
+
+/* A loop that negates y while its elements are above 0. */
+static void turns(Made *m) {
+    static Made body;
+    made_start(&body, 17);
+    made_input(&body, "i", DT_I64, "");
+    made_input(&body, "go", DT_BOOL, "");
+    made_input(&body, "h", DT_F32, "n,3");
+    made_node(&body, "Neg", "h", "next");
+    made_node(&body, "ReduceMax", "next", "top");
+    made_node(&body, "Greater", "top,zero", "more");
+    made_output(&body, "more");
+    made_output(&body, "next");
+    made_f32(m, "zero", "", 0);
+    Onnx__NodeProto *n = made_node(m, "Loop", ",,y", "last");
+    n->name = made_text(m, "turning");
+    made_attr(m, n, "body", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)->g =
+        &body.graph;
+    made_output(m, "last");
+}
+
+TEST_CASE(layer, bounds_of_turns) {
+    static const char line[] = "y, a = layer(x)\n  return a";
+    write_layer(turns);
+    becomes("x: f32[2,3]", line, "its number of trips depends on data");
+    becomes_with("2", "x: f32[2,3]", line, " = neg ");
+    becomes_with("turn*=2", "x: f32[2,3]", line, " = neg ");
+    becomes_with("other=2", "x: f32[2,3]", line,
+                 "its number of trips depends on data");
+    write_layer(NULL);
+    becomes_with("other=2", "x: f32[2,3]", "return a = layer(x)",
+                 "--max-trips other: no loop of that name");
+    becomes_with("2", "x: f32[2,3]", "return a = layer(x)",
+                 "--max-trips: no loop of the model");
 }
 
 TEST_CASE(layer, files_that_are_none) {

@@ -50,7 +50,7 @@ static void refused(Made *m, const char *why) {
 
 static void trips(Made *m, const char *glob, int64_t most) {
     vec_push(m->a, &m->opt.max_trips,
-             (TripBound){glob ? intern(glob) : NULL, most});
+             (TripBound){glob ? intern(glob) : NULL, most, false});
 }
 
 /* ---- If ------------------------------------------------------------------ */

@@ -180,15 +180,23 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
                    mlp, "--loss mse --dim B=4");
     cli_check_text(2, "--batchnorm train:unbiased: this is for ONNX models",
                    mlp, "--loss mse --batchnorm train:unbiased");
+    cli_check_text(2, "--max-trips: no loop of the model has a number of trips",
+                   mlp, "--loss mse --max-trips 3");
+    cli_check_text(2, "--max-trips turns: no loop of that name", mlp,
+                   "--loss mse --max-trips turns=3");
+    cli_check_text(2, "--set x is for ONNX models", mlp,
+                   "--loss mse --set x=1");
+    cli_check_text(2, "--dim B=0: the dimensions of a .amp file", mlp,
+                   "--loss mse --dim B=0");
     cli_check_text(2, "--batchnorm frozen:bn* matches no batch_norm", mlp,
                    "--loss mse --batchnorm 'frozen:bn*'");
     cli_check_text(0, "", mlp, "--loss mse --batchnorm 'frozen:*'");
     REQUIRE(test_write_file(test_tmp("mlp.amp"), mlp, strlen(mlp)));
     cli_check(0, "--train b", "inspect mlp.amp --params --train b");
     cli_check(0, "--freeze v", "inspect mlp.amp --params --freeze v");
-    cli_check(1, "a loss: no graph of the file is a model, called 'forward'",
+    cli_check(2, "a loss: no graph of the file is a model, called 'forward'",
               "opt mlp.amp --pass loss --loss mse");
-    cli_check_text(1, "--freeze: no graph",
+    cli_check_text(2, "--freeze: no graph",
                    "graph predict(%x: f32[2]) {\n  return %x\n}\n",
                    "--freeze w");
 }
