@@ -6,6 +6,7 @@
    batch.
    ONNX uses the population variance here, torch the unbiased one. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -80,12 +81,21 @@ static bool is_instance_norm(const Ox *ox, const OxNode *n) {
 static bool momentum_is_ambiguous(const Ox *ox, const OxNode *n) {
     double m = momentum_of(n);
     bool trains = file_trains(ox, n);
-    return ox->is_torch && n->nin == 5 && !is_instance_norm(ox, n) &&
+    return ox->is_torch && !ox_by_ampc(ox) && n->nin == 5 &&
+           !is_instance_norm(ox, n) &&
            (trains ? m == 0 && !ox->has_signature : m == 1);
+}
+
+/* Number of batches before the first step, which ampc.torch.export writes for a
+   momentum of None; NULL: none. */
+static const char *batches_before(const OxNode *n) {
+    return ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
+                       "ampc.batches");
 }
 
 /* Running statistics are means over all batches (PyTorch's momentum=None). */
 static bool is_cumulative(const Ox *ox, const OxNode *n) {
+    if (batches_before(n)) return ox->opt->batchnorm_cumulative != 0;
     if (!momentum_is_ambiguous(ox, n)) return false;
     return ox->opt->batchnorm_cumulative >= 0
                ? ox->opt->batchnorm_cumulative != 0
@@ -211,7 +221,13 @@ static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
     const char *dot = strrchr(of, '.');
     Str name =
         internf("%.*snum_batches_tracked", dot ? (int)(dot + 1 - of) : 0, of);
-    int var = module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL, 0);
+    const char *before = batches_before(ox->node);
+    int var = module_find_var(ox->m, name);
+    if (var >= 0 && (ox->m->vars.data[var].kind != VAR_BUFFER ||
+                     ox->m->vars.data[var].type.i != type_scalar(DT_F32).i))
+        return ox_fail(ox, "'%s' is no number of batches", ox_quote(ox, name));
+    var = module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL,
+                     before ? fmax(0, strtod(before, NULL)) : 0);
     ValueId n = graph_var(ox->g, var), more, part;
     TRY(ox2k(ox, OP_ADD, n, 1, &more));
     if (!pending_write(ox, n))

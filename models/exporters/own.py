@@ -67,6 +67,14 @@ def kept():
     class AllFrozen(Modes):
         def modes(s): s.a.eval(); s.b.eval()
 
+    class Averaged(Base):
+        """Running statistics: means over all batches, those held, and none."""
+        def __init__(s):
+            super().__init__()
+            s.a = nn.BatchNorm1d(4, momentum=None); s.b = nn.BatchNorm1d(4, momentum=0.); s.c = nn.BatchNorm1d(4, track_running_stats=False)
+            for _ in range(3): s.a(torch.randn(6, 4))
+        def forward(s, x): return s.m(s.c(torch.tanh(s.b(torch.tanh(s.a(s.l(x)))))))
+
     class FrozenPart(Base):
         def __init__(s):
             super().__init__(); s.d = [nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4), requires_grad=False)]
@@ -262,7 +270,7 @@ def kept():
 
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
-    return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
+    return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
                               Special, Decomposed, Rare, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet))]

@@ -103,6 +103,19 @@ def diff(x: Any, n: int = 1, dim: int = -1, prepend: Any = None,
     return NotImplemented if n else x.clone()
 
 
+def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any,
+               training: bool, momentum: float, eps: float, cudnn: bool) -> Any:
+    """Without running statistics those of the batch hold in evaluation, too."""
+    if mean is not None or not training:
+        return NotImplemented
+    over = [k for k in range(x.dim()) if k != 1]
+    shape = [-1 if k == 1 else 1 for k in range(x.dim())]
+    below = x - x.mean(over, keepdim=True)
+    y = below * torch.rsqrt((below * below).mean(over, keepdim=True) + eps)
+    y = y if weight is None else y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
 # ---- elements ---------------------------------------------------------------
 
 def copysign(x: Any, sign: Any) -> Any:
@@ -369,7 +382,8 @@ def table() -> dict[Any, Any]:
         aten.linalg_vector_norm.default: norm_of_scalar,
         aten.divide.Tensor: divide, aten.mode.default: mode,
         aten.put.default: put,
-        aten.native_layer_norm.default: native_layer_norm})
+        aten.native_layer_norm.default: native_layer_norm,
+        aten.batch_norm.default: batch_norm})
     if hasattr(aten, "rrelu_with_noise_functional"):
         found[aten.rrelu_with_noise_functional.default] = \
             lambda x, noise, *a, **k: (rrelu(x, *a, **k), noise)

@@ -256,6 +256,37 @@ def _prepare_composites(program: Any) -> Any:
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 
 
+@contextlib.contextmanager
+def _with_momentum(module: Any) -> Iterator[dict[str, int]]:
+    """{name of the running mean: number of batches} of every BatchNorm with
+    momentum=None, which gets a number: torch computes 1 / count in Python, and
+    ONNX has no such mean."""
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    own = {name: m for name, m in module.named_modules()
+           if isinstance(m, norm) and m.momentum is None and m.track_running_stats}
+    counts = {f"{name}.running_mean" if name else "running_mean":
+              int(m.num_batches_tracked) for name, m in own.items()}
+    for m in own.values():
+        m.momentum = 0.1
+    try:
+        yield counts
+    finally:
+        for m in own.values():
+            m.momentum = None
+
+
+# Marks a BatchNormalization whose running statistics are means over all batches,
+# with the number of those before the first step.
+_BATCHES = "ampc.batches"
+
+
+def _mark_means(model: Any, counts: Mapping[str, int]) -> None:
+    for node in model.graph:
+        if node.op_type == "BatchNormalization" and \
+                node.inputs[3].name in counts:
+            node.metadata_props[_BATCHES] = str(counts[node.inputs[3].name])
+
+
 def _freeze(model: Any, names: Sequence[str]) -> None:
     """Parameters that do not train are marked as what they are to the file:
     buffers."""
@@ -267,15 +298,9 @@ def _freeze(model: Any, names: Sequence[str]) -> None:
 # ---- what cannot be exported ------------------------------------------------
 
 def _unfit_modules(module: Any) -> list[str]:
-    norm = torch.nn.modules.batchnorm._NormBase
-    found = [f"{name} ({type(m).__name__}): momentum={m.momentum} in training, "
-             "which ONNX has no operator for: give it a momentum above 0"
-             for name, m in module.named_modules()
-             if isinstance(m, norm) and m.training and not m.momentum
-             and m.track_running_stats]
-    found += [f"{name} ({type(m).__name__}): a hook changes its backward, which "
-              "the file does not have" for name, m in module.named_modules()
-              if m._backward_hooks or m._backward_pre_hooks]
+    found = [f"{name} ({type(m).__name__}): a hook changes its backward, which "
+             "the file does not have" for name, m in module.named_modules()
+             if m._backward_hooks or m._backward_pre_hooks]
     found += [f"{name}: a hook changes its gradient, which the file does not "
               "have" for name, p in module.named_parameters()
               if p._backward_hooks]
@@ -293,11 +318,6 @@ def _unfit_program(program: Any) -> list[str]:
     """What torch.onnx would write as something else."""
     found, signature = [], program.graph_signature
     for node in _nodes(program.graph_module):
-        if node.target is torch.ops.aten.batch_norm.default and \
-                node.args[3] is None:
-            found.append(f"{_line(node.meta.get('stack_trace'))}: BatchNorm "
-                         "without running statistics, which torch.onnx writes "
-                         "with fixed ones: track_running_stats=True keeps them")
         if node.target is torch.ops.aten.embedding_bag.padding_idx and \
                 node.args[3]:
             found.append(f"{_line(node.meta.get('stack_trace'))}: "
@@ -336,7 +356,7 @@ def _hooks() -> Iterator[list[str]]:
     def record(tensor: Any, hook: Any) -> Any:
         found.append(f"{_line(functions.trace())}: a hook changes a gradient, "
                      "which the file does not have")
-        return register(tensor, hook)
+        return register(tensor, hook) if tensor.requires_grad else None
 
     torch.Tensor.register_hook = record
     try:
@@ -350,10 +370,10 @@ def _untranslated(program: Any) -> list[str]:
     try:
         from torch.onnx._internal.exporter import _core
         registry = _registry()
-        done = _core._prepare_exported_program_for_export(program,
-                                                          registry=registry)
-    except (ImportError, AttributeError, TypeError):
-        return []  # another version: the exporter's own message remains
+        done = _core._prepare_exported_program_for_export(
+            _prepare_composites(_prepare(program)), registry=registry)
+    except Exception:
+        return []  # what fails here has a message of its own later
     found = []
     for node in _nodes(done.graph_module):
         if isinstance(node.target, torch._ops.OpOverload) and \
@@ -501,15 +521,22 @@ def export(module: Any, args: Any, path: Path, *,
         raise TypeError("a ScriptModule is not exported: give the "
                         "torch.nn.Module that it was made from")
     args, kwargs = _examples(module, args, kwargs or {})
-    _refuse(_unfit_modules(module))
-    with _quiet(), _promoting():
+    problems = _unfit_modules(module)
+    with _quiet(), _promoting(), _with_momentum(module) as counts:
         any_batch = False
         if dynamic_shapes is None:
             args, kwargs, any_batch = _batched(args, kwargs)
-        with functions.traced() as calls, _hooks() as hooks:
-            program = _capture(module, args, kwargs, any_batch, dynamic_shapes)
-        _refuse(hooks + _unfit_program(program) +
-                functions.defects(calls, module, args, kwargs, _line))
+        with _hooks() as hooks:
+            try:
+                with functions.traced() as calls:
+                    program = _capture(module, args, kwargs, any_batch,
+                                       dynamic_shapes)
+            except Exception:
+                _refuse(problems + hooks)
+                raise
+            problems += functions.defects(calls, module, args, kwargs, _line)
+        problems += hooks + _unfit_program(program)
+        _refuse(problems and problems + _untranslated(program))
         options: dict[str, Any] = {"input_names": input_names}
         if opset_version is not None:
             options["opset_version"] = opset_version
@@ -527,5 +554,6 @@ def export(module: Any, args: Any, path: Path, *,
                 raise e from None
         if dynamic_shapes is None:
             _name_batch(model.model)
+        _mark_means(model.model, counts)
         model.model.metadata_props[MARK] = "1"
         model.save(os.fspath(path), external_data=external_data)

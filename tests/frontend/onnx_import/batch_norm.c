@@ -127,6 +127,46 @@ TEST_CASE(onnx_batch_norm, a_momentum_that_may_be_none_is_said) {
     }
 }
 
+/* A model whose file says that 3 batches were averaged. */
+static void counted(Made *m) {
+    bn_model(m, OPERANDS);
+    m->graph.n_node = 0;
+    Onnx__NodeProto *n =
+        made_node(m, "BatchNormalization", OPERANDS, "y,m2,v2");
+    made_int(m, n, "training_mode", 1);
+    made_metadata(m, &n->metadata_props, &n->n_metadata_props, "ampc.batches",
+                  "3");
+    m->opset.version = 17;
+}
+
+TEST_CASE(onnx_batch_norm, counts_go_on_from_those_of_the_file) {
+    static const int cumulative[] = {-1, 1, 0};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        counted(&m);
+        m.opt.batchnorm_cumulative = cumulative[i];
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Var *n = var_named(mod, "bn.num_batches_tracked");
+        CHECK((n != NULL) == (cumulative[i] != 0));
+        CHECK_EQ_INT(module_graph(mod, "forward")->writes.len, n ? 3 : 2);
+        if (n) CHECK(n->kind == VAR_BUFFER && n->fill == 3);
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_batch_norm, a_count_that_is_something_else) {
+    Made m;
+    counted(&m);
+    made_f32(&m, "bn.num_batches_tracked", "3", 1);
+    made_node(&m, "Mul", "y,bn.num_batches_tracked", "z");
+    made_output(&m, "z");
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m),
+              "'bn.num_batches_tracked' is no number of batches");
+    made_end(&m);
+}
+
 /* The running variance after one step on x = 0, 1, 2, ...: channel 0 sees
    0 1 2, 6 7 8, 12 13 14, 18 19 20. */
 static double new_variance(Made *m) {
