@@ -279,15 +279,19 @@ def nanmedian(x: Any) -> Any:
 
 
 def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    """The least of the most frequent elements."""
+    """The least of the most frequent elements, of equals the last, as torch has it
+    among up to 16; among more torch takes any."""
     if x.dim() == 0:
         return extreme_of_scalar(x, dim)
     dim = dim % x.dim()
     other = x.movedim(dim, -1)
     same = other.unsqueeze(-1) == other.unsqueeze(-2)
     often = same.to(torch.int64).sum(-1).movedim(-1, dim)
-    first = torch.where(often == often.amax(dim, keepdim=True), x, math.inf)
-    at = first.argmin(dim, keepdim=True)
+    chosen = torch.where(often == often.amax(dim, keepdim=True), x, math.inf)
+    place = torch.arange(x.shape[dim]).reshape(
+        [-1 if k == dim else 1 for k in range(x.dim())])
+    at = torch.where(chosen == chosen.amin(dim, keepdim=True), place,
+                     0).amax(dim, keepdim=True)
     y = x.gather(dim, at)
     return (y, at) if keepdim else (y.squeeze(dim), at.squeeze(dim))
 
