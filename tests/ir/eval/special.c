@@ -8,6 +8,22 @@
 #include "tests/harness.h"
 #include "tests/ir/eval/eval.h"
 
+/* Quantiles far in the tails were wrong below 1e-9, of either sign. */
+TEST_CASE(eval, quantiles_of_the_normal_distribution) {
+    EXPECT("g() {\nconst %p: f64[7] = [1e-38, 1e-30, 1e-15, 1e-10, 0.0999, "
+           "0.1, 0.99]\n%y = ndtri %p : f64[7]\nreturn %y",
+           -12.962359334796862, -11.464024688443613, -7.941345326170998,
+           -6.361340902404056, -1.2821215797087746, -1.2815515655446004,
+           2.3263478740408408);
+}
+
+TEST_CASE(eval, logarithms_of_the_normal_distribution) {
+    EXPECT("g() {\nconst %x: f64[4] = [-20, 0, 2.1, 6]\n"
+           "%y = log_ndtr %x : f64[4]\nreturn %y",
+           -203.9171553710973, -0.6931471805599453, -0.018025915557727736,
+           -9.865876455243713e-10);
+}
+
 TEST_CASE(eval, modes) {
     EXPECT("g() {\nconst %x: f64[2,5] = [3, 1, 2, 1, 3, 2, 2, -1, 0, 2]\n"
            "%y, %i = mode %x : f64[2], i64[2]\nreturn %y, %i",
