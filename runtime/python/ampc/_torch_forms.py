@@ -224,7 +224,7 @@ def _unary(name: str) -> Any:
 
 
 def logcumsumexp(x: Any, dim: int) -> Any:
-    return node("LogCumSumExp", [x], x.shape, axis=dim) if x.dim() else \
+    return node("LogCumSumExp", [x], x.shape, axis=dim % x.dim()) if x.dim() else \
         x.clone()
 
 

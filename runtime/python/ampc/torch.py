@@ -23,6 +23,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 import torch.utils._pytree as pytree
 
+from . import _torch_bodies as bodies
 from . import _torch_functions as functions
 from . import _torch_losses as losses
 from . import _torch_ops as ops
@@ -555,5 +556,6 @@ def export(module: Any, args: Any, path: Path, *,
         if dynamic_shapes is None:
             _name_batch(model.model)
         _mark_means(model.model, counts)
+        bodies.add_bodies(model.model)
         model.model.metadata_props[MARK] = "1"
         model.save(os.fspath(path), external_data=external_data)
