@@ -125,11 +125,51 @@ def _name_batch(model: Any) -> None:
         warnings.warn(f"the batch is {name}, that of the example inputs, "
                       "because the module fixes it", stacklevel=3)
         return
+    _rename(model, {str(name): "batch"})
+
+
+def _rename(model: Any, names: Mapping[str, str]) -> None:
+    """Gives symbols of shapes other names, in expressions, too."""
     for v in [*model.graph.inputs, *(y for n in model.graph
                                      for y in n.outputs)]:
         for k, d in enumerate(v.shape or ()):
-            if getattr(d, "value", None) == name:
-                v.shape[k] = "batch"
+            symbol = getattr(d, "value", None)
+            if isinstance(symbol, str):
+                v.shape[k] = re.sub(r"\w+", lambda m: names.get(m[0], m[0]),
+                                    symbol)
+
+
+def _given_names(value: Any, spec: Any) -> Iterator[dict[int, str]]:
+    """Of each tensor, the names of axes that the user's Dims give it."""
+    if isinstance(value, torch.Tensor):
+        axes = spec if isinstance(spec, Mapping) else dict(enumerate(spec or ()))
+        yield {k: d.__name__ for k, d in axes.items()
+               if isinstance(getattr(d, "__name__", None), str)}
+    elif isinstance(value, Mapping):
+        for key, v in value.items():
+            yield from _given_names(v, spec.get(key) if spec else None)
+    elif isinstance(value, (list, tuple)):
+        for k, v in enumerate(value):
+            yield from _given_names(v, spec[k] if spec else None)
+
+
+def _name_dims(model: Any, module: Any, args: Any, kwargs: Any,
+               given: Any) -> None:
+    """Symbols have the names of the user's torch.export.Dim, which a program
+    does not keep."""
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    if not isinstance(given, Mapping):
+        given = dict(zip(bound, given))
+    axes = list(_given_names(bound, given))
+    names: dict[str, str] = {}
+    if len(axes) != len(model.graph.inputs):
+        return
+    for v, dims in zip(model.graph.inputs, axes):
+        for k, name in dims.items():
+            symbol = getattr(v.shape[k], "value", None)
+            if isinstance(symbol, str) and symbol.isidentifier():
+                names[symbol] = name
+    _rename(model, names)
 
 
 # ---- what torch.onnx.export loses -------------------------------------------
@@ -555,6 +595,8 @@ def export(module: Any, args: Any, path: Path, *,
                 raise e from None
         if dynamic_shapes is None:
             _name_batch(model.model)
+        else:
+            _name_dims(model.model, module, args, kwargs, dynamic_shapes)
         _mark_means(model.model, counts)
         bodies.add_bodies(model.model)
         model.model.metadata_props[MARK] = "1"
