@@ -52,7 +52,8 @@ typedef enum KOp {
 /* c + sum k[d] * (loop index of dim d) + instruction `inst` (0: none). */
 typedef struct KIndex {
     int64_t c, k[MAX_RANK];
-    int inst;
+    int inst, zero; /* zero: in place of padding, for indices are compared as
+                       bytes */
 } KIndex;
 
 /* Values that must outlive the innermost loop, as the schedule decides. */
