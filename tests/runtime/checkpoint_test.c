@@ -269,7 +269,7 @@ TEST_CASE(checkpoint, a_cursor_is_utf8) {
     check_ok(s, a->resume(s, path));
     CHECK_STR(a->get_cursor(s), good);
     /* memory of an older module */
-    char *old = mem_alloc(s, 7);
+    char *old = mem_alloc(s, 6);
     memcpy(old, "\"a\xe9z\"", 6);
     session_take_cursor(s, old);
     check_ok(s, a->save(s, path));

@@ -4,6 +4,7 @@
 #include "tests/support/compiled.h"
 #include "codegen/cuda/cuda.h"
 #include "runtime/cpu/kernels.h"
+#include "tests/support/guarded.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -105,42 +106,12 @@ Compiled compile_text_cuda(const char *text, const char *options,
 /* ---- memory of a session ------------------------------------------------- */
 
 typedef struct Memory {
+    Guarded of;
     const ampc_api *api;
-    _Atomic long blocks, bytes;
     struct Memory *next;
 } Memory;
 static Memory *memories; /* memory of the loaded modules */
 static pthread_mutex_t memories_lock = PTHREAD_MUTEX_INITIALIZER;
-
-enum { FRONT = 64 }; /* before a block: its size in bytes */
-
-static void *ones_alloc(void *ctx, size_t bytes, size_t align) {
-    Memory *m = ctx;
-    void *p;
-    size_t front = align > FRONT ? align : FRONT;
-    if (posix_memalign(&p, front, front + bytes)) return NULL;
-    memset(p, 0xff, front + bytes);
-    char *block = (char *)p + front;
-    memcpy(block - FRONT, &bytes, sizeof bytes);
-    memcpy(block - FRONT / 2, &front, sizeof front);
-    m->blocks++;
-    m->bytes += (long)bytes;
-    return block;
-}
-
-static void ones_free(void *ctx, void *p, size_t bytes) {
-    Memory *m = ctx;
-    char *block = p;
-    size_t given, front;
-    if (!p) return;
-    memcpy(&given, block - FRONT, sizeof given);
-    memcpy(&front, block - FRONT / 2, sizeof front);
-    CHECK_EQ_INT(bytes, given);
-    m->blocks--;
-    m->bytes -= (long)given;
-    memset(block, 0xff, given);
-    free(block - front);
-}
 
 static Memory *memory_new(const ampc_api *api) {
     Memory *m = calloc(1, sizeof *m);
@@ -158,20 +129,23 @@ static void memories_check(const ampc_api *api) {
             at = &m->next;
             continue;
         }
-        CHECK_MSG(m->blocks == 0 && m->bytes == 0,
-                  "a session left %ld bytes in %ld blocks", m->bytes,
-                  m->blocks);
+        CHECK_MSG(m->of.blocks == 0 && m->of.bytes == 0,
+                  "a session left %ld bytes in %ld blocks", m->of.bytes,
+                  m->of.blocks);
         *at = m->next;
         free(m);
     }
 }
 
+void compiled_guarded(const Compiled *c, ampc_options *o) {
+    o->alloc = guarded_alloc;
+    o->free = guarded_free;
+    o->alloc_ctx = &memory_new(c->api)->of;
+}
+
 ampc_session *open_threads(const Compiled *c, int threads) {
-    ampc_options o = {.size = sizeof o,
-                      .threads = threads,
-                      .alloc = ones_alloc,
-                      .free = ones_free,
-                      .alloc_ctx = memory_new(c->api)};
+    ampc_options o = {.size = sizeof o, .threads = threads};
+    compiled_guarded(c, &o);
     ampc_session *s;
     char err[256];
     if (c->api->open(c->api->module, &o, &s, err, sizeof err))

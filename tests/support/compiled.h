@@ -34,10 +34,12 @@ Compiled compile_file_cuda(const char *model, const char *options,
 Compiled compile_text_cuda(const char *text, const char *options,
                            const char *archs);
 void require_nvrtc(void); /* else the test case is skipped */
-/* The session's memory is filled with ones when it is allocated and when it
-   is freed. */
+/* The session will take its memory from guarded.h. */
+void compiled_guarded(const Compiled *c, ampc_options *o);
+/* With such memory. */
 ampc_session *open_threads(const Compiled *c, int threads);
-/* Sessions of open_threads must be closed, and must have freed their memory. */
+/* Sessions with such memory must be closed, and must have freed their memory.
+ */
 void compiled_close(Compiled *c);
 
 /* Shorthands that end the test case with the session's message. */

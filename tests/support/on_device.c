@@ -56,6 +56,7 @@ ampc_session *open_on(const Compiled *c, const char *device, int max_skipped) {
                       .threads = 2,
                       .max_skipped = max_skipped};
     ampc_session *s;
+    compiled_guarded(c, &o);
     char err[400];
     if (c->api->open(c->api->module, &o, &s, err, sizeof err))
         FAIL("open: %s", err);

@@ -6,8 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/support/guarded.h"
+
 ampc_session *open_module(const AmpcModule *m) {
-    ampc_options o = {.size = sizeof o, .threads = 1};
+    static Guarded memory;
+    ampc_options o = {.size = sizeof o,
+                      .threads = 1,
+                      .alloc = guarded_alloc,
+                      .free = guarded_free,
+                      .alloc_ctx = &memory};
     ampc_session *s = NULL;
     char err[256];
     ampc_status status =

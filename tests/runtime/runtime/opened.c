@@ -2,6 +2,8 @@
 /* opened.c: see opened.h. */
 #include "tests/runtime/runtime/opened.h"
 
+#include "tests/support/guarded.h"
+
 const ampc_input *batch(Batch *b, int i) {
     tiny_batch(i, b->x, b->target);
     b->in[0] = ampc_in("x", b->x, sizeof b->x, AMPC_DTYPE_F32);
@@ -10,7 +12,12 @@ const ampc_input *batch(Batch *b, int i) {
 }
 
 ampc_session *open_module(const AmpcModule *m, int threads) {
-    ampc_options o = {.size = sizeof o, .threads = threads};
+    static Guarded memory;
+    ampc_options o = {.size = sizeof o,
+                      .threads = threads,
+                      .alloc = guarded_alloc,
+                      .free = guarded_free,
+                      .alloc_ctx = &memory};
     ampc_session *s = NULL;
     char err[256];
     ampc_status status =
