@@ -3,6 +3,7 @@
 
 #include "tests/harness.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,6 +87,43 @@ class CCase : public testing::Test {
 
   private:
     std::function<void()> fn_;
+};
+
+double cpu_seconds() {
+    double s = 0;
+    for (int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+        rusage u = {};
+        getrusage(who, &u);
+        for (const timeval &t : {u.ru_utime, u.ru_stime})
+            s += (double)t.tv_sec + (double)t.tv_usec / 1e6;
+    }
+    return s;
+}
+
+// For script/mutate (tests/mutate/judge.py): the bytes of AMPC_REACHED tell
+// which faults a case reached; AMPC_REACHED.log gets a line for each case.
+class Reached : public testing::EmptyTestEventListener {
+  public:
+    explicit Reached(const std::string &path) : path_(path) {}
+    void OnTestStart(const testing::TestInfo &) override {
+        std::fstream f(path_, std::ios::in | std::ios::out | std::ios::binary);
+        f << std::string(fs::file_size(path_), '\0');
+        began_ = cpu_seconds();
+    }
+    void OnTestEnd(const testing::TestInfo &info) override {
+        std::ifstream f(path_, std::ios::binary);
+        std::ofstream log(path_ + ".log", std::ios::app);
+        log << (info.result()->Passed() ? "ok " : "failed ")
+            << cpu_seconds() - began_ << ' ' << info.test_suite_name() << '.'
+            << info.name();
+        for (int k = 0, byte; (byte = f.get()) >= 0; k++)
+            if (byte) log << ' ' << k;
+        log << '\n';
+    }
+
+  private:
+    std::string path_;
+    double began_ = 0;
 };
 
 void add(const char *suite, const char *name, const char *file, int line,
@@ -397,7 +436,28 @@ int test_command(char **out, const char *fmt, ...) {
     return WIFSIGNALED(rc) ? 128 + WTERMSIG(rc) : WEXITSTATUS(rc);
 }
 
+// Runs this program again with glibc's checks of the heap: writes behind a
+// block are told when it is freed, new and freed memory has other contents.
+// Sanitizers have checks of their own; programs that the cases start run
+// without.
+static void check_heap(char **argv) {
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+    const char *lib = "libc_malloc_debug.so.0";
+    if (env("AMPC_HEAP").empty() && dlopen(lib, RTLD_LAZY)) {
+        setenv("AMPC_HEAP", "checked", 1);
+        setenv("LD_PRELOAD", lib, 1);
+        setenv("GLIBC_TUNABLES",
+               "glibc.malloc.check=3:glibc.malloc.perturb=165", 1);
+        execv("/proc/self/exe", argv);
+    }
+    unsetenv("LD_PRELOAD");
+    unsetenv("GLIBC_TUNABLES");
+#endif
+    (void)argv;
+}
+
 int main(int argc, char **argv) {
+    check_heap(argv);
     testing::InitGoogleTest(&argc, argv);
     bless = !env("AMPC_BLESS").empty() && env("AMPC_BLESS") != "0";
     for (int i = 1; i < argc; i++) {
@@ -412,5 +472,8 @@ int main(int argc, char **argv) {
     for (HarnessCase *c = first_case; c; c = c->next)
         add(c->suite, c->name, c->file, c->line, c->fn);
     for (int i = 0; i < nregistrar; i++) registrars[i]();
+    if (!env("AMPC_REACHED").empty())
+        testing::UnitTest::GetInstance()->listeners().Append(
+            new Reached(env("AMPC_REACHED")));
     return RUN_ALL_TESTS();
 }
