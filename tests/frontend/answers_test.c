@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* answers_test.c: what `ampc` tells in several places is the same everywhere:
+   reports and `ampc inspect`, the log and the page of a run. Numbers that
+   commands refuse are refused below their bound and taken at it. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness.h"
+
+static const char model[] = "dim B = 4\n"
+                            "model m(x: f32[B,3]) {\n"
+                            "  h = tanh(Linear(x, units=5, scope=\"fc1\"))\n"
+                            "  return y = Linear(h, units=3, scope=\"fc2\")\n"
+                            "}\n"
+                            "train m {\n"
+                            "  loss = cross_entropy\n"
+                            "  optimizer = adamw, lr=1e-2\n"
+                            "}\n";
+
+static const char data[] = "a,b,c,t\n1,2,3,0\n2,3,4,1\n0,1,2,2\n4,5,6,0\n"
+                           "3,4,5,1\n7,8,9,2\n1,0,1,2\n2,2,2,1\n3,1,2,0\n";
+
+#define FEED "--feed x=d.csv:0-2 --feed target=d.csv:t "
+
+/* Output of a command in the test's folder, where $AMPC is; for free(). */
+static char *says(int status, const char *command) {
+    char *out;
+    int rc = test_command(
+        &out, "cd '%s' && export AMPC='%s' AMPC_LIBNVRTC=none && %s",
+        test_tmpdir(), test_ampc(), command);
+    CHECK_MSG(rc == status, "%s: status %d, not %d\n%s", command, rc, status,
+              out);
+    return out;
+}
+
+static void make_files(void) {
+    REQUIRE(test_write_file(test_tmp("m.amp"), model, strlen(model)));
+    REQUIRE(test_write_file(test_tmp("d.csv"), data, strlen(data)));
+    free(says(0, "for f in html json txt; do $AMPC m.amp -o m.so --target "
+                 "cpu:x86-64-v2 --report r.$f || exit; done"));
+}
+
+static char *read_text(const char *name) {
+    char *text = test_read_file(test_tmp(name), NULL);
+    if (!text) FAIL("%s: not there", name);
+    return text;
+}
+
+/* ---- reports ------------------------------------------------------------- */
+
+/* What inspect says of a question, of a module or its model, is in the report
+   in this form, behind `head` and the question. */
+static void check_answer(const char *question, const char *of, const char *form,
+                         const char *head, const char *report) {
+    char command[200], want[100];
+    snprintf(command, sizeof command, "$AMPC inspect %s --%s %s", of, question,
+             form);
+    snprintf(want, sizeof want, head, question);
+    char *answer = says(0, command), *text = read_text(report);
+    const char *at = strstr(text, want);
+    size_t n = strlen(answer);
+    while (n && answer[n - 1] == '\n') n--;
+    CHECK_MSG(n > 20 && at && !strncmp(at + strlen(want), answer, n),
+              "%s: %s says\n%s\nnot as behind %s in %s", command, of, answer,
+              want, report);
+    free(answer);
+    free(text);
+}
+
+TEST_CASE(answers, reports_are_what_inspect_says) {
+    static const char *const questions[] = {"params", "nodes", "casts",
+                                            "kernels", "memory"};
+    make_files();
+    for (size_t i = 0; i < sizeof questions / sizeof *questions; i++)
+        for (int k = 0; k < 2; k++) {
+            const char *of = k ? "m.amp --target cpu:x86-64-v2" : "m.so";
+            check_answer(questions[i], of, "", "\n%s\n", "r.txt");
+            check_answer(questions[i], of, "--json", "\"%s\":", "r.json");
+            check_answer(questions[i], of, "--json", "\"%s\":", "r.html");
+        }
+}
+
+/* ---- the page of a run --------------------------------------------------- */
+
+/* The numbers behind a word in each line of a log that has it. */
+static int log_numbers(const char *log, const char *word, double *x, int most) {
+    int n = 0;
+    for (const char *p = log; n < most && (p = strstr(p, word)); n++)
+        x[n] = strtod(p += strlen(word), NULL);
+    return n;
+}
+
+/* The numbers in brackets behind p, up to the next ']'. */
+static int list_numbers(const char *p, double *x, int most) {
+    int n = 0;
+    for (char *end; *p != ']' && n < most; p = *end == ',' ? end + 1 : end) {
+        x[n++] = strtod(p, &end);
+        REQUIRE(end != p);
+    }
+    return n;
+}
+
+/* A curve of the page has the steps and numbers of the log. */
+static void check_curve(const char *page, const char *tag, const char *log,
+                        const char *word, int steps) {
+    char want[60];
+    double x[20], y[20], at[20];
+    snprintf(want, sizeof want, "{\"tag\":\"%s\",\"steps\":[", tag);
+    const char *curve = strstr(page, want);
+    if (!CHECK_MSG(curve != NULL, "%d steps: no curve %s", steps, tag)) return;
+    int n = log_numbers(log, word, x, 20);
+    int m = list_numbers(curve + strlen(want), at, 20);
+    const char *means = strstr(curve, "\"means\":[");
+    REQUIRE(means != NULL);
+    int k = list_numbers(means + strlen("\"means\":["), y, 20);
+    if (!CHECK_MSG(n == m && n == k,
+                   "%d steps: %s: %d numbers in the log, %d steps and %d "
+                   "numbers on the page",
+                   steps, tag, n, m, k))
+        return;
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(fabs(x[i] - y[i]) <= 1e-6 * fabs(x[i]),
+                  "%d steps: %s: number %d is %g in the log, %g on the page",
+                  steps, tag, i, x[i], y[i]);
+}
+
+TEST_CASE(answers, curves_are_those_of_the_log) {
+    static const int steps[] = {1, 2, 3, 7, 8};
+    make_files();
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        char command[300];
+        snprintf(command, sizeof command,
+                 "rm -f l.jsonl && $AMPC run m.so " FEED
+                 "--eval-feed x=d.csv:0-2 --eval-feed target=d.csv:t "
+                 "--steps %d --log l.jsonl --report p.html",
+                 steps[i]);
+        free(says(0, command));
+        char *log = read_text("l.jsonl"), *page = read_text("p.html");
+        check_curve(page, "train/loss", log, "\"loss\":", steps[i]);
+        check_curve(page, "train/grad_norm", log, "\"grad_norm\":", steps[i]);
+        check_curve(page, "eval/loss", log, "\"eval_loss\":", steps[i]);
+        check_curve(page, "eval/accuracy", log, "\"accuracy\":", steps[i]);
+        CHECK_MSG(!strstr(page, "\"steps\":[]"), "%d steps: an empty curve",
+                  steps[i]);
+        free(log);
+        free(page);
+    }
+}
+
+/* A log goes to standard error when that is its file, and only there. */
+TEST_CASE(answers, logs_go_where_they_are_sent) {
+    make_files();
+    for (int k = 1; k < 3; k++) {
+        char command[300];
+        snprintf(command, sizeof command,
+                 "$AMPC run m.so " FEED "--steps 2 --quiet --log /dev/%s "
+                 ">1.txt 2>2.txt && ls",
+                 k == 1 ? "stdout" : "stderr");
+        free(says(0, command));
+        char *out = read_text("1.txt"), *err = read_text("2.txt");
+        CHECK_MSG(!strstr(out, "\"loss\":") == (k == 2), "%s", out);
+        CHECK_MSG(!strstr(err, "\"loss\":") == (k == 1), "%s", err);
+        free(out);
+        free(err);
+    }
+}
+
+/* ---- bounds -------------------------------------------------------------- */
+
+typedef struct Bound {
+    const char *command, *option, *below, *at;
+} Bound;
+
+static void check_bound(const Bound *b) {
+    char command[300];
+    snprintf(command, sizeof command, "%s %s %s", b->command, b->option,
+             b->below);
+    char *out = says(2, command);
+    CHECK_MSG(strstr(out, b->option), "%s: %s", command, out);
+    free(out);
+    snprintf(command, sizeof command, "%s %s %s", b->command, b->option, b->at);
+    free(says(0, command));
+}
+
+TEST_CASE(answers, bounds_of_numbers) {
+#define RUN  "$AMPC run m.so " FEED "--quiet --log l "
+#define EVAL "--eval-feed x=d.csv:0-2 --eval-feed target=d.csv:t "
+    static const Bound bounds[] = {
+        {RUN, "--steps", "-1", "0"},
+        {RUN, "--epochs", "-1", "0"},
+        {RUN "--steps 1", "--threads", "-1", "0"},
+        {RUN "--steps 1", "--spikes", "-1", "0"},
+        {RUN "--steps 1", "--lr", "-1", "0"},
+        {RUN "--steps 1", "--deadline", "0", "1"},
+        {RUN "--steps 1", "--update-ratios", "0", "1"},
+        {RUN "--steps 2", "--max-skipped", "-2", "-1"},
+        {RUN "--steps 1 --save s", "--save-every", "0", "1"},
+        {RUN "--steps 1 --save s --save-every 1", "--keep", "0", "1"},
+        {RUN EVAL, "--patience", "0", "1"},
+        {RUN "--steps 1", "--augment", "x=crop:0", "x=normalize:0/1"},
+        {RUN "--steps 1", "--augment", "x=normalize:0/0", "x=normalize:0/1"},
+        {"$AMPC bisect m.so m.so " FEED, "--steps", "0", "1"},
+        {"$AMPC bisect m.so m.so " FEED "--steps 1", "--tolerance", "-1", "0"},
+        {"$AMPC audit m.so " FEED, "--batches", "0", "1"},
+        {"$AMPC inspect m.amp", "--scaling", "1", "2"},
+        {"$AMPC inspect m.amp --scaling 2", "--step-ms", "0", "1"},
+    };
+    make_files();
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
+        check_bound(&bounds[i]);
+}
