@@ -211,3 +211,114 @@ TEST_CASE(answers, bounds_of_numbers) {
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
         check_bound(&bounds[i]);
 }
+
+/* ---- adapters ------------------------------------------------------------ */
+
+typedef struct Adapter {
+    const char *option, *trains, *json;
+} Adapter;
+
+/* x has 3 columns, fc1 5 rows and fc2 3 rows: what an adapter trains is counted
+   from that. */
+TEST_CASE(answers, adapters_are_told) {
+    static const Adapter adapters[] = {
+        {"--lora '*fc1*,rank=2'", "trains 2 tensors (16 elements)",
+         "\"fc1\":{\"rank\":2,\"alpha\":8,\"dora\":0,"},
+        {"--lora '*fc1*,rank=2,alpha=6,dora'", "trains 3 tensors (21 elements)",
+         "\"fc1\":{\"rank\":2,\"alpha\":6,\"dora\":1,"},
+        {"--lora '*fc1*,rank=1,bias=lora_only'",
+         "trains 3 tensors (13 elements)", "\"fc1\":{\"rank\":1,"},
+        {"--lora '*fc1*,rank=2,bias=all'", "trains 4 tensors (24 elements)",
+         "\"fc1\":{\"rank\":2,"},
+        {"--ia3 '*fc1*'", "trains 1 tensor (5 elements)",
+         "param  fc1.ia3_l  f32[5,1]"},
+        {"--ia3 '*fc1*,feedforward'", "trains 1 tensor (3 elements)",
+         "param  fc1.ia3_l  f32[1,3]"},
+    };
+    make_files();
+    for (size_t i = 0; i < sizeof adapters / sizeof *adapters; i++) {
+        const Adapter *a = &adapters[i];
+        char command[300];
+        snprintf(command, sizeof command,
+                 "$AMPC m.amp -o a.so --target cpu:x86-64-v2 %s && "
+                 "{ $AMPC inspect a.so --params; grep -a -o '\"lora\":{.*' "
+                 "a.so; true; }",
+                 a->option);
+        char *out = says(0, command);
+        CHECK_MSG(strstr(out, a->trains) && strstr(out, a->json),
+                  "%s: not %s and %s:\n%s", a->option, a->trains, a->json, out);
+        free(out);
+    }
+}
+
+/* The configuration beside a file of adapters is read, however the file is
+   named. */
+TEST_CASE(answers, paths_may_be_short_or_whole) {
+    static const char *const places[][3] = {
+        {".", "", "A/adapter_model.safetensors"},
+        {".", "", "./A/adapter_model.safetensors"},
+        {".", "", "\"$PWD\"/A/adapter_model.safetensors"},
+        {"A", "../", "adapter_model.safetensors"},
+        {"A", "../", "./adapter_model.safetensors"},
+    };
+    make_files();
+    free(says(0, "$AMPC m.amp -o a.so --target cpu:x86-64-v2 "
+                 "--lora '*fc1*,rank=2' && $AMPC run a.so " FEED
+                 "--save a.ckpt --log l && $AMPC export a.so --adapter --load "
+                 "a.ckpt -o A"));
+    for (int wrong = 0; wrong < 2; wrong++) {
+        if (wrong)
+            free(says(0, "sed -i 's/\"lora_alpha\": *8/\"lora_alpha\": 9/' "
+                         "A/adapter_config.json"));
+        for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+            const char *up = places[i][1];
+            char command[400];
+            snprintf(command, sizeof command,
+                     "cd %s && $AMPC run %sa.so --feed x=%sd.csv:0-2 --feed "
+                     "target=%sd.csv:t --eval --load %s",
+                     places[i][0], up, up, up, places[i][2]);
+            char *out = says(wrong, command);
+            CHECK_MSG(!strstr(out, "alpha=9") == !wrong, "%s: %s", command,
+                      out);
+            free(out);
+        }
+    }
+}
+
+/* ---- the rest ------------------------------------------------------------ */
+
+/* Lines are left out below a thousandth of the time alone. */
+TEST_CASE(answers, the_roofline_tells_of_nearly_all_time) {
+    char command[400];
+    snprintf(command, sizeof command,
+             "$AMPC inspect '%s/vit.amp' --dim B=4 --dim L=3 --target "
+             "cuda:sm_90 --roofline 2>/dev/null",
+             test_data_path("models"));
+    char *out = says(0, command);
+    double sum = 0;
+    int lines = 0;
+    char *line = strtok(out, "\n"), *at;
+    while (line && !strstr(line, "  share")) line = strtok(NULL, "\n");
+    for (; (line = strtok(NULL, "\n")) && (at = strchr(line, '%')); lines++) {
+        while (at > line && at[-1] != ' ') at--;
+        sum += strtod(at, NULL);
+    }
+    CHECK_MSG(lines > 40 && sum > 97 && sum < 101,
+              "vit: %d lines with %g %% of the time", lines, sum);
+    free(out);
+}
+
+/* Training has one batch size, whichever of several is named first. */
+TEST_CASE(answers, one_batch_trains) {
+    static const char *const sizes[] = {"4|8", "8|4", "4|5|4"};
+    make_files();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char command[200];
+        snprintf(command, sizeof command,
+                 "$AMPC m.amp -o n.so --target cpu:x86-64-v2 --dim 'B=%s'",
+                 sizes[i]);
+        char *out = says(1, command);
+        CHECK_HAS(out, "--batch-sizes gives more of them");
+        free(out);
+    }
+}
