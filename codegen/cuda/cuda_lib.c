@@ -18,9 +18,10 @@
 
 void print_cuda_head(StrBuf *sb) {
     static const char *const files[] = {
-        "kmath.h",   "fold.cuh",       "device.cuh",   "ptx.cuh",  "conv.cuh",
-        "gemm.cuh",  "pool.cuh",       "index.cuh",    "sort.cuh", "attend.cuh",
-        "flash.cuh", "flash_grad.cuh", "quantized.cuh"};
+        "kmath.h",       "fold.cuh",   "device.cuh", "ptx.cuh",
+        "conv.cuh",      "gemm.cuh",   "pool.cuh",   "index.cuh",
+        "sort.cuh",      "attend.cuh", "flash.cuh",  "flash_grad.cuh",
+        "quantized.cuh", "boxes.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
@@ -297,6 +298,15 @@ static void print_argsort(LibPrint *p, const LibArgsort *c) {
     p->out->scratch = (uint64_t)(blocks * 2 * c->n) * sizeof(int32_t);
     cl_kernel(p, false, SORT_THREADS, blocks);
     cl_put_body(p, "_long", ", int *scratch", ", scratch");
+}
+
+static void print_suppress(LibPrint *p, const LibSuppress *c) {
+    if (c->rows * c->n == 0) return;
+    cl_begin(p, &(Shape){c->dtype, {c->rows, c->n, 4}, 3, NULL}, 1);
+    cl_kernel(p, false, SUPPRESS_THREADS,
+              c->rows < GPU_BLOCKS ? c->rows : GPU_BLOCKS);
+    cl_put_body(p, "", "", "");
+    p->out->weight = 16;
 }
 
 /* ---- all ----------------------------------------------------------------- */

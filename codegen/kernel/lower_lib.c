@@ -93,6 +93,11 @@ static void argsort(LibArgsort *p, const Type *x) {
     p->n = x->dim[x->rank - 1];
 }
 
+static void suppress(LibSuppress *p, const Type *mask) {
+    p->rows = mask->dim[0];
+    p->n = mask->dim[1];
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 /* mask: NULL if there is none. */
@@ -154,6 +159,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_AVGPOOL_GRAD(n, p, t)    pool(n, p, t[1], t[0])
 #define shape_SCATTER_ADD(n, p, t)     scatter_add(n, p, t[1], t[2])
 #define shape_ARGSORT(n, p, t)         argsort(p, t[0])
+#define shape_SUPPRESS(n, p, t)        suppress(p, t[1])
 #define shape_ATTEND(n, p, t)          attend(n, p, t, t[3])
 #define shape_ATTEND_GRAD(n, p, t)     attend(n, p, t, t[6])
 #define shape_COPY(n, p, t)            ((p)->bytes = type_bytes(t[0]))

@@ -2,11 +2,7 @@
 /* onnx_found.c: ops that find as many rows as data says, and outputs that have
    them: all rows that there may be, those that count first, zeros behind them,
    and one more output, `NAME.rows`, with their number.                      */
-#include <inttypes.h>
-
 #include "frontend/onnx/onnx.h"
-
-enum { MOST_BOXES = 4096 }; /* rounds of a loop of the language */
 
 /* No box is wanted: [0,3]. */
 static Status no_boxes(Ox *ox) {
@@ -29,11 +25,6 @@ Status onnx_non_max_suppression(Ox *ox) {
         if (most < (double)steps) steps = most > 0 ? (int64_t)most : 0;
     }
     if (steps == 0) return no_boxes(ox);
-    if (steps > MOST_BOXES)
-        return ox_fail(ox,
-                       "chooses among %" PRId64 " boxes: give "
-                       "max_output_boxes_per_class as a constant of at most %d",
-                       steps, MOST_BOXES);
     Attr attr[] = {attr_named_i("steps", steps),
                    attr_named_i("centred", ox_int(ox, "center_point_box", 0))};
     TRY(ox_call(ox, "nms", in, 5, attr, 2, 2, y));

@@ -103,6 +103,38 @@ Status eval_argsort(EvalCx *cx) {
     return OK;
 }
 
+/* Whether boxes a and b, lower and upper corner each, overlap by more than
+   `most` of their union. */
+static bool boxes_overlap(const double *a, const double *b, double most) {
+    double both = 1, area_a = 1, area_b = 1;
+    for (int k = 0; k < 2; k++) {
+        double low = a[k] > b[k] ? a[k] : b[k];
+        double high = a[k + 2] < b[k + 2] ? a[k + 2] : b[k + 2];
+        if (!(high > low)) return false;
+        both *= high - low;
+        area_a *= a[k + 2] - a[k];
+        area_b *= b[k + 2] - b[k];
+    }
+    return area_a > 0 && area_b > 0 && both / (area_a + area_b - both) > most;
+}
+
+Status eval_suppress(EvalCx *cx) {
+    const double *box = cx->in[0]->f;
+    const Type *t = type_get(cx->in[1]->type);
+    int64_t n = t->dim[1], most = attr_int(cx->n, AK_k), *kept = cx->out[0]->i;
+    for (int64_t r = 0; r < t->dim[0]; r++) {
+        int64_t found = 0;
+        for (int64_t i = r * n; i < (r + 1) * n; i++) {
+            kept[i] = cx->in[1]->i[i] && found < most;
+            for (int64_t j = r * n; j < i && kept[i]; j++)
+                kept[i] = !kept[j] || !boxes_overlap(box + 4 * j, box + 4 * i,
+                                                     cx->in[2]->f[0]);
+            found += kept[i];
+        }
+    }
+    return OK;
+}
+
 Status eval_cumsum(EvalCx *cx) {
     const EvalTensor *x = cx->in[0];
     EvalTensor *y = cx->out[0];

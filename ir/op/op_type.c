@@ -455,6 +455,26 @@ Status ty_argsort(TypeCtx *cx) {
     return type_result(cx, 0, &t);
 }
 
+Status ty_suppress(TypeCtx *cx) {
+    const Type *x = cx->ins[0];
+    Type t = *cx->ins[1];
+    TRY(type_want(cx, WANT_BOOL, 1));
+    if (x->dtype != DT_F32 || cx->ins[2]->dtype != DT_F32)
+        return type_error(cx, "boxes and overlap are f32, not %s and %s",
+                          TXT(x), TXT(cx->ins[2]));
+    if (x->rank != 3 || x->dim[2] != 4 || t.rank != 2 ||
+        t.dim[0] != x->dim[0] || t.dim[1] != x->dim[1])
+        return type_error(
+            cx, "boxes are [m,n,4] and candidates [m,n], not %s and %s", TXT(x),
+            TXT(&t));
+    if (type_count(cx->ins[2]) != 1)
+        return type_error(cx, "overlap is one number, not %s", TXT(cx->ins[2]));
+    if (!attr_find(cx->n, AK_k)) return type_error(cx, "needs attribute 'k'");
+    if (attr_int(cx->n, AK_k) < 0)
+        return type_error(cx, "k is %lld", (long long)attr_int(cx->n, AK_k));
+    return type_result(cx, 0, &t);
+}
+
 Status ty_grad(TypeCtx *cx) {
     if (cx->n->nout != cx->n->nin - 1)
         return type_error(cx,

@@ -269,6 +269,17 @@ size_t cpu_argsort_scratch(const LibArgsort *a, int threads) {
         (b.memory + b.found) * 8 + b.parts * SORT_DIGITS * 4, 64);
 }
 
+/* ---- boxes --------------------------------------------------------------- */
+
+int64_t suppress_room(const LibSuppress *s) {
+    int64_t most = s->k < s->n ? s->k : s->n;
+    return SUPPRESS_PARTS * round_up(most, BLOCK_LANES);
+}
+
+size_t cpu_suppress_scratch(const LibSuppress *s, int threads) {
+    return block_floats(suppress_room(s)) * (size_t)threads;
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 AttendBlocks attend_blocks(const LibAttend *p) {

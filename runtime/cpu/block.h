@@ -104,4 +104,11 @@ typedef struct SortBlocks {
 
 SortBlocks sort_blocks(const LibArgsort *a, int threads);
 
+/* ---- boxes --------------------------------------------------------------- */
+
+enum { SUPPRESS_PARTS = 5 }; /* four coordinates and the area */
+
+/* Floats of a worker for the boxes that it keeps. */
+int64_t suppress_room(const LibSuppress *s);
+
 #endif

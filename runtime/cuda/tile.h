@@ -50,4 +50,7 @@
    than this. */
 #define ARGMAX_WARP 32
 
+/* suppress: threads that compare the later boxes of a row with a kept one. */
+#define SUPPRESS_THREADS 256
+
 #endif

@@ -61,6 +61,7 @@ enum {
     LIB_I32 = 1 << AMPC_I32,
     LIB_I64 = 1 << AMPC_I64,
     LIB_F32 = 1 << AMPC_F32,
+    LIB_BOOL = 1 << AMPC_BOOL,
     LIB_TAP = 1 << AMPC_I8 | 1 << AMPC_I32,
     LIB_BYTE = 1 << AMPC_U8 | 1 << AMPC_I8,
     LIB_WEIGHT = LIB_BYTE | LIB_F32,

@@ -166,6 +166,7 @@ static void others(Units *u) {
     add_all(u, &cuda_scatter_cases);
     add_all(u, &cuda_argmax_cases);
     add_all(u, &cuda_argsort_cases);
+    add_all(u, &cuda_suppress_cases);
     add_all(u, &cuda_attend_cases);
     add_pools(u);
 }

@@ -93,6 +93,7 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     const LibScatterAdd *s = &c->p.scatter;
     const LibArgmax *a = &c->p.argmax;
     const LibArgsort *o = &c->p.argsort;
+    const LibSuppress *u = &c->p.suppress;
     switch (c->lib) {
     case PLAN_LIB_GEMM: gemm_bufs(&c->p.gemm, b); return 3;
     case PLAN_LIB_GEMM_QUANTIZED:
@@ -114,6 +115,11 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
         b[0] = (CudaBuf){o->dtype, o->rows * o->n, NULL};
         b[1] = (CudaBuf){AMPC_I32, o->rows * o->k, NULL};
         return 2;
+    case PLAN_LIB_SUPPRESS:
+        b[0] = (CudaBuf){AMPC_F32, u->rows * u->n * 4, NULL};
+        b[1] = b[3] = (CudaBuf){AMPC_BOOL, u->rows * u->n, NULL};
+        b[2] = (CudaBuf){AMPC_F32, 1, NULL};
+        return 4;
     case PLAN_LIB_ATTEND:
     case PLAN_LIB_ATTEND_GRAD: return attend_bufs(c, b);
     default:
@@ -297,6 +303,24 @@ static const CudaCase argsort_cases[] = {
 };
 const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
 
+#define SUPPRESS(name, ...)                                                    \
+    {                                                                          \
+        name, PLAN_LIB_SUPPRESS, {                                             \
+            .suppress = { __VA_ARGS__, F32, AMPC_BOOL, F32, AMPC_BOOL }        \
+        }                                                                      \
+    }
+
+static const CudaCase suppress_cases[] = {
+    SUPPRESS("all", 3, 40, 40),
+    SUPPRESS("no box", 3, 0, 0),
+    SUPPRESS("none wanted", 2, 50, 0),
+    SUPPRESS("few wanted", 5, 700, 9),
+    SUPPRESS("more boxes than threads", 2, 1001, 1001),
+    SUPPRESS("more rows than blocks", 300, 30, 20),
+    SUPPRESS("many", 1, 3000, 2000),
+};
+const CudaCases cuda_suppress_cases = {suppress_cases, COUNT(suppress_cases)};
+
 #define ATTEND_OF(Q, K, V, Y)                                                  \
     .mask_dtype = F32, .rng_dtype = AMPC_I64, .q_dtype = Q, .k_dtype = K,      \
     .v_dtype = V, .y_dtype = Y, .lse_dtype = F32, .delta_dtype = F32,          \
@@ -400,9 +424,9 @@ static bool is_of(const PlanLib *libs, int n, PlanLib lib) {
 }
 
 bool cuda_has_cases(PlanLib lib) {
-    const CudaCases *tables[] = {&cuda_gemm_cases, &cuda_scatter_cases,
-                                 &cuda_argmax_cases, &cuda_argsort_cases,
-                                 &cuda_attend_cases};
+    const CudaCases *tables[] = {&cuda_gemm_cases,     &cuda_scatter_cases,
+                                 &cuda_argmax_cases,   &cuda_argsort_cases,
+                                 &cuda_suppress_cases, &cuda_attend_cases};
     for (int i = 0; i < COUNT(tables); i++)
         for (int k = 0; k < tables[i]->len; k++)
             if (tables[i]->data[k].lib == lib) return true;

@@ -23,6 +23,7 @@ typedef struct CudaCase {
         LibScatterAdd scatter;
         LibArgmax argmax;
         LibArgsort argsort;
+        LibSuppress suppress;
         LibAttend attend;
     } p;
 } CudaCase;
@@ -45,7 +46,7 @@ typedef struct CudaCases {
     int len;
 } CudaCases;
 extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases,
-    cuda_argsort_cases, cuda_attend_cases;
+    cuda_argsort_cases, cuda_suppress_cases, cuda_attend_cases;
 /* True if one of these tables, or of the tables below, tests the routine. */
 bool cuda_has_cases(PlanLib lib);
 /* Tiles that only large products use. */

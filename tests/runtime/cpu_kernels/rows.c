@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows.c: scatter-add, argmax, cumulative sums and argsort beside plain loops.
+/* rows.c: scatter-add, argmax, cumulative sums, argsort and boxes beside plain
+ * loops.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -235,6 +236,73 @@ TEST_CASE(argsort, random_shapes) {
     for (int i = 0; i < 12; i++) {
         int64_t n = rnd_in(1 << 15, 1 << 16);
         argsort_case(rnd_in(1, 2), n, i % 3 ? rnd_in(1, n / 50) : n);
+    }
+    pools_close();
+}
+
+/* ---- boxes --------------------------------------------------------------- */
+
+/* Area that two boxes share over the area of both; 0 if one is empty. */
+static double shared_area(const float *a, const float *b) {
+    double both = 1, sides[2] = {1, 1};
+    for (int k = 0; k < 2; k++) {
+        double low = fmax((double)a[k], (double)b[k]);
+        double high = fmin((double)a[k + 2], (double)b[k + 2]);
+        if (high <= low) return 0;
+        both *= high - low;
+        sides[0] *= (double)a[k + 2] - (double)a[k];
+        sides[1] *= (double)b[k + 2] - (double)b[k];
+    }
+    return both / (sides[0] + sides[1] - both);
+}
+
+/* Corners on a grid, so that areas are exact, and limits that no ratio of them
+   equals. */
+static void suppress_case(int64_t rows, int64_t n, int64_t k, float over) {
+    LibSuppress s = {rows, n, k, AMPC_F32, AMPC_BOOL, AMPC_F32, AMPC_BOOL};
+    size_t bytes = (size_t)(rows * n);
+    float *box = array(AMPC_F32, rows * n * 4);
+    uint8_t *left = block(bytes), *want = block(bytes), *got = block(bytes);
+    for (int64_t i = 0; i < rows * n; i++) {
+        left[i] = rnd() % 4 > 0;
+        for (int c = 0; c < 2; c++) {
+            box[4 * i + c] = (float)rnd_in(0, 40);
+            box[4 * i + c + 2] = box[4 * i + c] + (float)rnd_in(0, 12);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = r * n, found = 0; i < (r + 1) * n; i++) {
+            want[i] = left[i] && found < k;
+            for (int64_t j = r * n; j < i; j++)
+                want[i] &= !want[j] || shared_area(box + 4 * i, box + 4 * j) <=
+                                           (double)over;
+            found += want[i];
+        }
+    int top = top_level();
+    for (int level = 2; level <= top; level++)
+        for (int t = 0; t < 3; t++) {
+            size_t need = cpu_suppress_scratch(&s, thread_counts[t]);
+            void *scratch = scratch_of(need);
+            lib_of(level)->suppress(pools[t], &s, box, left, &over, got,
+                                    scratch);
+            scratch_check(scratch, need);
+            CHECK_MSG(memcmp(want, got, bytes) == 0,
+                      "%lld of %lld, level %d, pool %d", (long long)k,
+                      (long long)n, level, t);
+        }
+    block_free(box);
+    block_free(left);
+    block_free(want);
+    block_free(got);
+}
+
+TEST_CASE(suppress, random_boxes) {
+    static const float overs[] = {0, 0.2501f, 0.5001f, 0.9999f};
+    rng = 61;
+    pools_open();
+    for (int i = 0; i < 40; i++) {
+        int64_t n = rnd_in(1, i % 4 ? 60 : 900);
+        suppress_case(rnd_in(1, 9), n, i % 3 ? n : rnd_in(0, n), overs[i % 4]);
     }
     pools_close();
 }

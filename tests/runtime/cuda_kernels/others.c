@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* others.c: pooling, scatter-add, argmax, argsort, attention, epilogues. */
+/* others.c: pooling, scatter-add, argmax, argsort, boxes, attention,
+   epilogues. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
@@ -123,6 +124,10 @@ TEST_CASE(cuda_kernels, argmax_of_integers) {
 
 TEST_CASE(cuda_kernels, argsort) {
     run_cases(cuda_argsort_cases.data, cuda_argsort_cases.len);
+}
+
+TEST_CASE(cuda_kernels, suppress) {
+    run_cases(cuda_suppress_cases.data, cuda_suppress_cases.len);
 }
 
 /* ---- attention ----------------------------------------------------------- */
