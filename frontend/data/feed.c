@@ -405,8 +405,8 @@ static Status open_all(Diag *d, FileGuard *guard, const ampc_api *api,
                         f->want.name);
         TRY(open_feed_one(d, guard, option_of(specs), fs, f));
     }
-    if (fs->samples <= 0)
-        return fail(d, (Loc){0}, "the fed files contain no samples");
+    if (fs->samples < 0) /* every array is passed whole: one batch */
+        fs->samples = fs->batch > 0 ? fs->batch : 1;
     return OK;
 }
 

@@ -100,7 +100,8 @@ Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first) {
 }
 
 static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
-    for (int64_t i = 0; i < fs->samples; i += fs->batch) {
+    int64_t batch = fs->batch > 0 ? fs->batch : 1; /* 0: no input has one */
+    for (int64_t i = 0; i < fs->samples; i += batch) {
         int64_t n = valid_rows(fs, i);
         feeds_stage(fs, r->api, r->s);
         TRY(feeds_fill(&r->diag, fs, NULL, i, n));
@@ -115,7 +116,6 @@ static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
 }
 
 Status run_predict(Run *r, FeedSet *fs) {
-    if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
     TRY(predict_all(r, fs, r->fetch));
     return fetch_close(r);
 }
