@@ -39,7 +39,7 @@
 #include "onnx.pb-c.h"
 
 enum {
-    OX_MIN_OPSET = 6,
+    OX_MIN_OPSET = 1,
     OX_MAX_OPSET = 28,
     OX_AMPC_OPSET = 1, /* rows of domain OX_AMPC_DOMAIN: onnx_ampc.def */
     OX_MIN_IR = 3,
@@ -438,6 +438,8 @@ const OxNode *ox_maker(const Ox *ox, Str name, const char *type);
 int ox_uses(const Ox *ox, Str name); /* uses in live nodes and graph outputs */
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt);
+/* True if ox_int can return the float. */
+bool ox_is_whole(float x);
 double ox_float(const Ox *ox, const char *name, double dflt);
 Str ox_str(const Ox *ox, const char *name, const char *dflt);
 int ox_ints(const Ox *ox, const char *name, const int64_t **v); /* -1: none */

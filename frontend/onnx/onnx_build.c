@@ -84,8 +84,10 @@ const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name) {
 
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt) {
     const Onnx__AttributeProto *p = ox_attr(ox, name);
-    return p ? p->i : dflt;
+    return !p ? dflt : p->has_f ? (int64_t)p->f : p->i;
 }
+
+bool ox_is_whole(float x) { return x == floorf(x) && fabsf(x) < 0x1p24f; }
 
 double ox_float(const Ox *ox, const char *name, double dflt) {
     const Onnx__AttributeProto *p = ox_attr(ox, name);

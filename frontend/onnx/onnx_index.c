@@ -12,8 +12,9 @@ Status onnx_concat(Ox *ox) {
     int n = ox->node->nin, axis;
     ValueId *in = NEW_ARRAY(ox->a, ValueId, n), y;
     for (int i = 0; i < n; i++) in[i] = ox_in(ox, i);
-    if (!ox_attr(ox, "axis")) return ox_fail(ox, "attribute 'axis' is missing");
-    TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
+    if (!ox_attr(ox, "axis") && ox->node->version >= 4)
+        return ox_fail(ox, "attribute 'axis' is missing");
+    TRY(ox_axis(ox, ox_int(ox, "axis", 1), ox_type(ox, in[0]).rank, &axis));
     TRY(ox_concat(ox, in, n, axis, false, &y));
     return ox_out(ox, 0, y);
 }

@@ -439,6 +439,16 @@ Status onnx_gelu(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* Before opset 6 the defaults had four digits. */
+Status onnx_selu(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    if (ox->node->version >= 6) return onnx_call(ox);
+    Attr attr[] = {attr_named_f("alpha", ox_float(ox, "alpha", 1.6732)),
+                   attr_named_f("gamma", ox_float(ox, "gamma", 1.0507))};
+    TRY(ox_call(ox, "selu", &x, 1, attr, 2, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
 Status onnx_prelu(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
     Type tx = ox_type(ox, in[0]), ts = ox_type(ox, in[1]);

@@ -166,6 +166,17 @@ Status onnx_size(Ox *ox) {
 
 Status onnx_identity(Ox *ox) { return ox_out_name(ox, 0, ox->node->in[0]); }
 
+/* An optional value is its tensor, or an operand that is not given. */
+Status onnx_has_element(Ox *ox) {
+    ValueId y;
+    Tensor *t = NEW(ox->a, Tensor);
+    t->type = type_make(DT_BOOL, 0, NULL);
+    t->data = arena_alloc(ox->a, 1);
+    *(bool *)t->data = is_value(ox_in(ox, 0));
+    TRY(ox_const(ox, t, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* 0 copies a dimension; -1 follows from the other dimensions. */
 static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
                            bool allowzero, int64_t *dim) {

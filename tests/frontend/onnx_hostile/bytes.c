@@ -134,8 +134,8 @@ TEST_CASE(onnx_header, versions_and_imports) {
     m.opset.version = 29;
     hostile_refuse(&m, "re-export at opset <= 28");
     hostile_start(&m, "2", "Relu", "x");
-    m.opset.version = 5;
-    hostile_refuse(&m, "too old; accepted: 6 to 28");
+    m.opset.version = 0;
+    hostile_refuse(&m, "too old; accepted: 1 to 28");
     hostile_start(&m, "2", "Relu", "x");
     m.model.ir_version = 99;
     hostile_refuse(&m, "ir_version 99; accepted");
@@ -288,6 +288,11 @@ TEST_CASE(onnx_signature, operands_and_attributes) {
     hostile_refuse(&m, "'axis' is missing");
     hostile_start(&m, "2", "Constant", "");
     hostile_refuse(&m, "exactly one attribute");
+    n = hostile_start(&m, "2,2,2", "LpPool", "x");
+    made_ints(&m, n, "kernel_shape", 1, (int64_t[]){2});
+    made_float(&m, n, "p", 2.5);
+    m.opset.version = 1;
+    hostile_refuse(&m, "'p' must be an integer");
 }
 
 /* The fields of an attribute that may contain its value, as in Constant. */

@@ -146,6 +146,34 @@ TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
     }
 }
 
+TEST_CASE(onnx_versions, concat_has_an_axis_before_4) {
+    for (int version = 1; version < 5; version++) {
+        Made m;
+        Onnx__NodeProto *n;
+        one_node(&m, version, "2,3", "Concat", "x,x", &n);
+        const Type *t = result_type(&m);
+        CHECK_MSG(version < 4 ? t && t->dim[1] == 6 : !t, "opset %d", version);
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_versions, an_optional_value_is_its_tensor) {
+    const double x[] = {3, -4};
+    for (int given = 0; given < 2; given++) {
+        Made m;
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, "2");
+        made_node(&m, "OptionalHasElement", given ? "x" : "", "has");
+        made_node(&m, "OptionalGetElement", "x", "some");
+        made_f32(&m, "zero", "1", 0);
+        made_node(&m, "Where", "has,some,zero", "y");
+        made_output(&m, "y");
+        const EvalTensor *y = result_of(&m, x, NULL);
+        for (int k = 0; k < 2; k++) CHECK(y->f[k] == (given ? x[k] : 0));
+        made_end(&m);
+    }
+}
+
 /* Where(c, 0, softmax(x)) is that function, whether c has rows, columns,
    elements or several x. */
 TEST_CASE(onnx_math, where_of_a_softmax) {
