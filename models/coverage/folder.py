@@ -4,14 +4,19 @@
 (maintainers): how many `ampc` takes for inference, why it refuses the others, and
 which have other results.
 
-usage: folder.py AMPC FOLDER [--run]     FOLDER/*/*.onnx; --run: compiles and compares
+usage: folder.py AMPC FOLDER [--run] [--resume TABLE]
+       FOLDER/*/*.onnx, small ones first; --run: compiles and compares; --resume: adds a
+       row for each file to TABLE, without those that TABLE has
 
 Files that ONNX Runtime does not load, or does not run with random inputs, are left out.
+Equal are floats within 1e-4 of themselves or 1e-5 of the output's largest finite element
+(16 bits and less: within two roundings of it), and all other elements exactly.
 Every open dimension is 2; loops that want a bound get 16 trips, inputs that must be
 known the numbers that ONNX Runtime gets.  Needs
 
     pip install onnx onnxruntime
 """
+import argparse
 import collections
 import contextlib
 import glob
@@ -20,10 +25,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import urllib.parse
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -31,6 +36,7 @@ import onnxruntime
 os.environ["AMPC_CACHE_DIR"] = "none"
 onnxruntime.set_default_logger_severity(4)
 SECONDS = 120  # for one file
+COMPILED = ["--precision", "fp32", "--target", "cpu:native"]
 
 
 def session(path):
@@ -74,43 +80,54 @@ def rows_that_count(got, name, like):
     return y.reshape(like.shape) if y.size == like.size else None
 
 
+def same(ours, theirs):
+    """Whether two outputs are equal; floats up to roundings."""
+    if ours is None:
+        return False
+    if theirs.dtype.kind in "biu":
+        return np.array_equal(ours, theirs)
+    try:
+        near = max(1e-5, 2 * float(ml_dtypes.finfo(theirs.dtype).eps))
+    except ValueError:  # not a float: its elements are compared as they are
+        return np.array_equal(ours.astype(str), theirs.astype(str))
+    ours, theirs = ours.astype(float), theirs.astype(float)
+    finite = np.abs(theirs[np.isfinite(theirs)])
+    return np.allclose(ours, theirs, rtol=1e-4, atol=near * finite.max(initial=0), equal_nan=True)
+
+
 def results(model, runtime):
     """Random inputs, and what ONNX Runtime makes of them."""
     rng, feeds = np.random.default_rng(0), {}
     for name, (kind, shape) in inputs(model)[0].items():
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         x = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        if dtype.kind == "i" and shape == [2]:  # may be axes, which differ
+            x = rng.permutation(2)
         feeds[name] = x.astype(dtype)
     return feeds, dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, feeds)))
 
 
-def differs(ampc, path, feeds, want, bind):
+def differs(ampc, so, feeds, want):
     """None: equal; else the outputs, or why they could not be compared."""
-    with tempfile.TemporaryDirectory() as folder:
-        so, out, args = f"{folder}/m.so", f"{folder}/out", []
-        bad = call(ampc, path, "-o", so, "--loss", "none", "--precision", "fp32", "--target", "cpu:native", *bind)
-        for k, (name, x) in enumerate(feeds.items()):
-            np.save(f"{folder}/{k}.npy", x)
-            args += ["--feed", f"{name}={folder}/{k}.npy"]
-        bad = bad or call(ampc, "run", so, *args, "--fetch", out, "--device", "cpu")
-        if bad:
+    folder, args = os.path.dirname(so), {}
+    out = f"{folder}/out"
+    for k, (name, x) in enumerate(feeds.items()):
+        np.save(f"{folder}/{k}.npy", x)
+        args[name] = ["--feed", f"{name}={folder}/{k}.npy"]
+    while bad := call(ampc, "run", so, *sum(args.values(), []), "--fetch", out, "--device", "cpu"):
+        unread = re.match(r"--feed '(.*)=.*': no such input", bad)
+        if not unread or not args.pop(unread[1], None):
             return "not run: " + bad.replace(folder, "")
-        got = {urllib.parse.unquote(f[:-4]): np.load(f"{out}/{f}") for f in os.listdir(out)}
-    wrong = []
-    for name, y in want.items():
-        most = np.nanmax(np.abs(y.astype(float)), initial=1)
-        ours = rows_that_count(got, name, y)
-        if ours is None or not np.allclose(ours.astype(float), y.astype(float),
-                                           rtol=1e-4, atol=1e-5 * most, equal_nan=True):
-            wrong.append(name)
+    got = {urllib.parse.unquote(f[:-4]): np.load(f"{out}/{f}") for f in os.listdir(out)}
+    wrong = [name for name, y in want.items() if not same(rows_that_count(got, name, y), y)]
     return "differs: " + " ".join(wrong) if wrong else None
 
 
-def checked(ampc, path, bind, feeds):
+def refused(command, bind, feeds):
     """Why `ampc` refuses the file, when it gets what messages ask for; those options go to
     bind, and inputs that they give leave feeds."""
     trips = ["--max-trips", "16"]
-    while why := call(ampc, "check", path, "--loss", "none", *bind):
+    while why := call(*command, "--loss", "none", *bind):
         names = [n for n in re.findall(r"--set (\S+)=N", why) if n in feeds]
         for name in names:
             numbers = [repr(+x.item()) for x in feeds.pop(name).ravel()] or ["0"]
@@ -133,14 +150,17 @@ def tried(ampc, path, run):
         feeds, want = results(model, runtime)
     except Exception:  # ONNX Runtime does not run it with these inputs
         return "left out", "", []
-    if why := checked(ampc, path, bind, feeds):
-        return "refused", why, bind
-    if not run:
-        return "taken", "", bind
-    try:
-        bad = differs(ampc, path, feeds, want, bind)
-    except Exception as e:
-        bad = f"not run: {e}"
+    with tempfile.TemporaryDirectory() as folder:
+        so = f"{folder}/m.so"
+        command = [ampc, path, "-o", so, *COMPILED] if run else [ampc, "check", path]
+        if why := refused(command, bind, feeds):
+            return "refused", why, bind
+        if not run:
+            return "taken", "", bind
+        try:
+            bad = differs(ampc, so, feeds, want)
+        except Exception as e:
+            bad = f"not run: {e}"
     return ("other", bad, bind) if bad else ("equal", "", bind)
 
 
@@ -164,12 +184,32 @@ def alone(ampc, path, run):
         p.join()
 
 
+def rows(ampc, folder, run, table):
+    """[path, result, reason, options] of each file, those of the table first."""
+    told = {}
+    if table and os.path.exists(table):
+        with open(table, encoding="utf-8") as f:
+            told = {r[0]: r for r in (line.rstrip("\n").split("\t") for line in f)}
+    for path in sorted(glob.glob(f"{folder}/*/*.onnx"), key=lambda p: (os.path.getsize(p), p)):
+        if path not in told:
+            result, why, options = alone(ampc, path, run)
+            told[path] = [path, result, re.sub(r"\s+", " ", why), " ".join(options)]
+            if table:
+                with open(table, "a", encoding="utf-8") as f:
+                    f.write("\t".join(told[path]) + "\n")
+        yield told[path]
+
+
 def main():
-    ampc, folder, run = os.path.abspath(sys.argv[1]), sys.argv[2], "--run" in sys.argv
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("ampc", type=os.path.abspath)
+    p.add_argument("folder")
+    p.add_argument("--run", action="store_true")
+    p.add_argument("--resume", metavar="TABLE")
+    a = p.parse_args()
     count, repositories, refused = collections.Counter(), set(), collections.defaultdict(list)
     given = 0
-    for path in sorted(glob.glob(f"{folder}/*/*.onnx")):
-        result, why, options = alone(ampc, path, run)
+    for path, result, why, options in rows(a.ampc, a.folder, a.run, a.resume):
         count[result] += 1
         given += result != "refused" and "--set" in options
         if result != "left out":
@@ -177,7 +217,7 @@ def main():
         if result == "refused":
             refused[re.sub(r"'[^']*'|\d+", "#", why)[:80]].append((path, why))
         if result == "other":
-            print(path, why[:150].replace("\n", " "), flush=True)
+            print(path, why[:150], flush=True)
     for files in sorted(refused.values(), key=len, reverse=True):
         print(len(files), "refused:", files[0][0], files[0][1][:150])
     loaded = count.total() - count["left out"]
