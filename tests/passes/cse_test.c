@@ -66,6 +66,16 @@ static void make_next(Maker *m, int copy, int i) {
                             : b1(&m->b, s->op, in[0], DT_F32);
 }
 
+/* Odd sources are inputs; even ones constants, whose copies are equal. */
+static ValueId source(Maker *m, int i, int copy) {
+    TypeId t = type_make(DT_F32, 1, (int64_t[]){8});
+    if (i % 2) return graph_input(m->g, internf("x%d", i), t);
+    Tensor *data = tensor_new(m->g->arena, t);
+    float *x = data->data;
+    for (int k = 0; k < 8; k++) x[k] = (float)(i + k % 3);
+    return graph_const(m->g, internf("c%d.%d", i, copy), data);
+}
+
 static void one_graph(uint64_t seed) {
     Arena *a = arena_new();
     Module *mod = module_new(a, "m");
@@ -73,9 +83,8 @@ static void one_graph(uint64_t seed) {
     m.b.g = m.g;
     for (int i = 0; i < SOURCES; i++) {
         m.step[i].number = i;
-        m.value[0][i] = graph_input(m.g, internf("x%d", i),
-                                    type_make(DT_F32, 1, (int64_t[]){8}));
-        for (int c = 1; c < COPIES; c++) m.value[c][i] = m.value[0][i];
+        for (int c = 0; c < COPIES; c++)
+            m.value[c][i] = i % 2 && c ? m.value[0][i] : source(&m, i, c);
     }
     int count = number_steps(&m), next[COPIES] = {SOURCES, SOURCES, SOURCES};
     for (int left = COPIES * STEPS; left > 0;) {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mistakes.c: messages about mistakes in a model's text. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ir/op/op.h"
 #include "tests/harness.h"
 #include "tests/ir/model/model.h"
 
@@ -385,4 +389,21 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
     BECOMES("def f(x; p = none) -> y { y = x }", "the attribute needs a kind");
     BECOMES("def f = onnx(\"f.onnx\")\n" LINE("y = f(x)"),
             "m.amp:3:7: error: f: this text cannot refer to files");
+}
+
+/* A definition may name every op of the table but call, which is the node of a
+   function. */
+TEST_CASE(model, definitions_name_every_op_but_call) {
+    for (OpCode op = 0; op < NUM_OPS; op++) {
+        char text[200];
+        StrBuf got = {0};
+        snprintf(text, sizeof text,
+                 "def f(x) -> y {\n  y = %s(x)\n}\n"
+                 "model m(x: f32[2,3]) {\n  return y = f(x)\n}\n",
+                 op_info[op].text);
+        model_expand(text, NULL, &got);
+        CHECK_MSG(!strstr(got.data, "is not an op") == (op != OP_CALL),
+                  "%s: %s", op_info[op].text, got.data);
+        sb_free(&got);
+    }
 }
