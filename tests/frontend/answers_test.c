@@ -322,3 +322,45 @@ TEST_CASE(answers, one_batch_trains) {
         free(out);
     }
 }
+
+/* The number behind `words`. */
+static void number_behind(const char *text, const char *words, char *to,
+                          size_t size) {
+    const char *at = strstr(text, words);
+    if (!at) FAIL("no '%s' in\n%s", words, text);
+    at += strlen(words);
+    at += strspn(at, " ");
+    snprintf(to, size, "%.*s", (int)strcspn(at, " ,\n"), at);
+}
+
+/* The figures that audit promises of its policy lines are those of a module
+   that is compiled with them, for the weights that it was given. */
+TEST_CASE(answers, policy_lines_do_what_audit_says) {
+    static const char *const loads[] = {"", "--load s1", "--load s5"};
+    make_files();
+    free(says(0, "for n in 1 5; do $AMPC run m.so " FEED
+                 "--steps $n --save s$n --log l || exit; done"));
+    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+        char command[300], loss[2][40], gradient[2][40];
+        snprintf(command, sizeof command,
+                 "$AMPC audit m.so " FEED "%s --policy p.txt", loads[i]);
+        char *said = says(0, command);
+        number_behind(said, "measured with them: loss", loss[0], 40);
+        const char *measured = strstr(said, "measured with them");
+        number_behind(measured, "gradient", gradient[0], 40);
+        snprintf(command, sizeof command,
+                 "$AMPC m.amp -o k.so --target cpu:x86-64-v2 --amp-policy "
+                 "p.txt && $AMPC audit k.so " FEED "%s",
+                 loads[i]);
+        char *is = says(0, command);
+        number_behind(is, "\nloss", loss[1], 40);
+        number_behind(is, "\ngradient", gradient[1], 40);
+        CHECK_MSG(
+            !strcmp(loss[0], loss[1]) && !strcmp(gradient[0], gradient[1]),
+            "audit %s promises loss %s and gradient %s; compiled with its "
+            "lines: %s and %s",
+            loads[i], loss[0], gradient[0], loss[1], gradient[1]);
+        free(said);
+        free(is);
+    }
+}
