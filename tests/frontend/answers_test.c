@@ -167,6 +167,18 @@ TEST_CASE(answers, logs_go_where_they_are_sent) {
     }
 }
 
+/* The run waits for a process that reads the pipe. */
+TEST_CASE(answers, pipes_get_the_whole_log) {
+    make_files();
+    free(says(0, "mkfifo pipe && { (sleep 1; cat pipe >got) & } && "
+                 "$AMPC run m.so " FEED "--steps 5 --log pipe && wait"));
+    char *got = read_text("got");
+    double x[20];
+    int n = log_numbers(got, "\"loss\":", x, 20);
+    CHECK_MSG(n == 5, "%d of 5 steps in the pipe:\n%s", n, got);
+    free(got);
+}
+
 /* ---- bounds -------------------------------------------------------------- */
 
 typedef struct Bound {

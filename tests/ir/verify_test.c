@@ -309,6 +309,8 @@ TEST_CASE(verify, diff_promises) {
         {"grad/w=%w.grad", "grad/v=%w.grad", "'v' is not a parameter"},
         {"mul %g, %x : f32[4] !backward", "mul %g, %x : f32[4]",
          "%w.grad = mul: forward reads backward, operand 0"},
+        {"mul %g, %x : f32[4] !backward", "mul %x, %g : f32[4]",
+         "%w.grad = mul: forward reads backward, operand 1"},
         {"mul %g, %x : f32[4]", "mul %g, %x : f16[4]",
          "is f16[4], the parameter f32[4]"}};
     CHECK_STAGE(text, STAGE_DIFF, NUM_DTYPES, faults);
