@@ -382,3 +382,72 @@ TEST_CASE(conv, common_shapes) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         conv_check_row(&rows[i]);
 }
+
+/* ---- ways to compute ----------------------------------------------------- */
+
+/* How 300 drawn convolutions are computed, as it is today: by minimal
+   filtering, staged channels-last, as products, else; the cuts and scratch
+   memory of the plans. A change of the choice that means to change these
+   numbers records them here. */
+typedef struct Ways {
+    long long threads;
+    long long wino, staged, products, items, kilobytes;
+} Ways;
+
+static void add_ways(Ways *w, const LibConv *c, int kind, int dgrad) {
+    WinoPlan wino;
+    ChlastPlan staged;
+    ConvPlan plain;
+    LibGemm g;
+    conv_plan(c, dgrad, kind != 0, (int)w->threads, &plain);
+    w->items += plain.items;
+    w->wino += wino_plan(c, dgrad, kind, (int)w->threads, &wino) != 0;
+    w->staged += chlast_plan(c, dgrad, kind, (int)w->threads, &staged) != 0;
+    w->products += conv_product(c, dgrad, &g) != 0;
+    w->kilobytes +=
+        (long long)((dgrad ? cpu_conv_dgrad_scratch(c, (int)w->threads)
+                           : cpu_conv_fwd_scratch(c, (int)w->threads)) /
+                    1024);
+}
+
+static void add_ways_of_wgrad(Ways *w, const LibConv *c, int kind) {
+    WinoPlan wino;
+    ChlastPlan staged;
+    w->wino += wino_wgrad_plan(c, kind, &wino) != 0;
+    w->staged += chlast_wgrad_plan(c, kind, &staged) != 0;
+    w->kilobytes +=
+        (long long)(cpu_conv_wgrad_scratch(c, (int)w->threads) / 1024);
+}
+
+TEST_CASE(conv, ways_are_as_recorded) {
+    static const Ways recorded[] = {{1, 213, 2025, 288, 9352, 2718234},
+                                    {6, 213, 2025, 288, 22835, 4465038}};
+    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
+        Ways w = {.threads = recorded[i].threads};
+        const Ways *was = &recorded[i];
+        rng = 23;
+        for (int n = 0; n < 300; n++) {
+            int64_t size = rnd_in(1, 40), kernel = rnd_in(0, 2) ? 3 : 1;
+            ConvRow r = {.n = rnd_in(1, 9),
+                         .c = rnd_in(1, 130),
+                         .k = rnd_in(1, 130),
+                         .group = 1,
+                         .in = {size + 3, size + rnd_in(3, 5)},
+                         .kernel = {kernel, kernel},
+                         .stride = rnd_in(1, 2),
+                         .pad = kernel / 2};
+            LibConv c = conv_of_row(&r);
+            for (int kind = 0; kind < 3; kind++) {
+                for (int dgrad = 0; dgrad < 2; dgrad++)
+                    add_ways(&w, &c, kind, dgrad);
+                add_ways_of_wgrad(&w, &c, kind);
+            }
+        }
+        CHECK_MSG(!memcmp(&w, was, sizeof w),
+                  "300 convolutions: {%lld, %lld, %lld, %lld, %lld, %lld}, "
+                  "recorded {%lld, %lld, %lld, %lld, %lld, %lld}",
+                  w.threads, w.wino, w.staged, w.products, w.items, w.kilobytes,
+                  was->threads, was->wino, was->staged, was->products,
+                  was->items, was->kilobytes);
+    }
+}
