@@ -214,6 +214,21 @@ CASES = {
                                rng.integers(-2, 2, (3, 5))], 1, {}),
     "shrink_unsigned": ("ai.onnx:Shrink", [bits(4, 5)], 1, {"bias": 1.5, "lambd": 100.0}),
     "shrink_integers": ("ai.onnx:Shrink", [rng.integers(-9, 9, (4, 5))], 1, {"bias": 0.5, "lambd": 2.5}),
+    "attention_past": ("Attention", [f(2, 4, 8), f(8, 24), f(24), None, f(2, 2, 2, 3, 4)], 2,
+                       {"num_heads": 2, "unidirectional": 1}),
+    "multi_head_past": ("MultiHeadAttention",
+                        [f(2, 2, 8), f(2, 2, 8), f(2, 2, 8), None, i32([1, 1, 0, 1, 1], [0, 1, 1, 1, 1]), None,
+                         f(2, 2, 3, 4), f(2, 2, 3, 4)], 3, {"num_heads": 2}),
+    "group_query_past": ("GroupQueryAttention",
+                         [f(2, 1, 64), f(2, 1, 32), f(2, 1, 32), f(2, 2, 4, 16), f(2, 2, 4, 16), i32(4, 4), i32(5),
+                          wide_cos, wide_sin], 3, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}),
+    "group_query_past_lengths": ("GroupQueryAttention",
+                                 [f(2, 1, 64), f(2, 1, 32), f(2, 1, 32), f(2, 2, 4, 16), f(2, 2, 4, 16), i32(4, 2), i32(5),
+                                  wide_cos, wide_sin], 3,
+                                 {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "local_window_size": 3}),
+    "group_query_past_more": ("GroupQueryAttention",
+                              [f(1, 2, 64), f(1, 2, 32), f(1, 2, 32), f(1, 2, 3, 16), f(1, 2, 3, 16), i32(4), i32(5),
+                               wide_cos, wide_sin], 3, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}),
 }
 
 
