@@ -48,11 +48,19 @@ static bool is_written(const Ox *ox, Str buffer) {
     return false;
 }
 
+/* The argument `training` of the node of PyTorch. */
+static bool torch_trains(const OxNode *n) {
+    Str s = ox_torch_node(n, "aten._native_batch_norm_legit_functional")
+                ? ox_torch_argument(n, 5)
+                : NULL;
+    return s && !strcmp(s, "True");
+}
+
 /* Takes the mode of the file. Files of dynamo may have an inference node for
-   a module in training mode: the forward writes its statistics, or it has none
-   and the file computes them. */
+   a module in training mode: the forward writes its statistics, or those that a
+   function made, or it has none and the file computes them. */
 static bool file_trains(const Ox *ox, const OxNode *n) {
-    if (is_written(ox, ox_statistics(ox, n, 3)) ||
+    if (is_written(ox, ox_statistics(ox, n, 3)) || torch_trains(n) ||
         ox_torch_node(n, "aten._native_batch_norm_legit.no_stats"))
         return true;
     if (n->version < 7) return int_of(n, "is_test") == 0;

@@ -181,6 +181,26 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
         torch.zeros((), dtype=torch.int64), values))
 
 
+def _instance_norm(input: Any, running_mean: Any = None, running_var: Any = None,
+                   weight: Any = None, bias: Any = None,
+                   use_input_stats: bool = True, momentum: float = 0.1,
+                   eps: float = 1e-5) -> Any:
+    """With running statistics a BatchNorm of samples and channels, as in torch's own
+    body; torch.onnx drops what is done to them in training."""
+    if running_mean is None or not use_input_stats:
+        return torch.nn.functional.instance_norm(
+            input, running_mean, running_var, weight, bias, use_input_stats,
+            momentum, eps)
+    x, each = input, input.shape[0]
+    mean, var, weight, bias = (
+        None if t is None else t.repeat(each)
+        for t in (running_mean, running_var, weight, bias))
+    y = torch.nn.functional.batch_norm(
+        x.reshape(1, each * x.shape[1], *x.shape[2:]), mean, var, weight, bias,
+        True, momentum, eps)
+    return y.reshape(x.shape)
+
+
 def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.dim() > 0
 
@@ -196,6 +216,7 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.ctc_loss: ctc_loss,
             torch.nn.functional.ctc_loss: _functional_ctc_loss,
             torch.nn.functional.cross_entropy: _cross_entropy,
+            torch.nn.functional.instance_norm: _instance_norm,
             torch.quantile: _quantile, torch.Tensor.quantile: _quantile,
             torch.nanquantile: _nanquantile,
             torch.Tensor.nanquantile: _nanquantile,
