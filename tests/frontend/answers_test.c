@@ -345,8 +345,8 @@ static void number_behind(const char *text, const char *words, char *to,
     snprintf(to, size, "%.*s", (int)strcspn(at, " ,\n"), at);
 }
 
-/* The figures that audit promises of its policy lines are those of a module
-   that is compiled with them, for the weights that it was given. */
+/* A module compiled with audit's policy lines has the figures that audit
+   promises, for the weights that it was given. */
 TEST_CASE(answers, policy_lines_do_what_audit_says) {
     static const char *const loads[] = {"", "--load s1", "--load s5"};
     make_files();

@@ -36,8 +36,8 @@ static const char data[] = "a,b,c,t\n1,2,3,0\n2,3,4,1\n0,1,2,2\n4,5,6,0\n"
 #define FEED "--feed x=d.csv:0-2 --feed target=d.csv:t "
 #define EVAL "--eval-feed x=d.csv:0-2 --eval-feed target=d.csv:t "
 
-/* In this order, in one folder: a command and the file that it writes, or NULL:
-   what it prints is compared. "-": neither, for it tells of times. */
+/* In this order, in one folder: a command and the file that it writes. NULL:
+   its output is compared. "-": neither, for it tells of times. */
 static const char *const commands[][2] = {
     {"m.amp -o m.so " CPU "--seed 3 --ema 0.9", "m.so"},
     {"m.amp -o n.so " CPU "--precision fp16 --report n.txt --emit-onnx n.onnx",

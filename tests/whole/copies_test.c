@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* copies_test.c: tensors of several times the size in which they are copied, on
-   both devices: what is written is read, each element from its own place, by
-   the host, by files, by predictions and by updates. */
+   both devices: the host, files, predictions and updates find each element in
+   its own place. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

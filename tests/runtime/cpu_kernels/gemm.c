@@ -428,10 +428,9 @@ TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
         }
 }
 
-/* Items, and what the busiest thread computes beside its part of the work, of
-   400 drawn products, as they are today. A change of the cuts that means to
-   change these numbers records them here; more work for the busiest thread
-   needs a reason. */
+/* Items of 400 drawn products, and the work of the busiest thread, as they are
+   today. A change of the cuts that means to change these numbers records them
+   here; more work for the busiest thread needs a reason. */
 TEST_CASE(gemm, cuts_are_as_recorded) {
     static const struct {
         int threads;
