@@ -76,6 +76,21 @@ static ValueId source(Maker *m, int i, int copy) {
     return graph_const(m->g, internf("c%d.%d", i, copy), data);
 }
 
+/* Constants that nodes read; equal ones are one. */
+static int constants(const Graph *g) {
+    bool *seen = NEW_ARRAY(g->arena, bool, g->values.len);
+    int n = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_at(g, i);
+        for (int k = 0; k < x->nin; k++) {
+            bool *met = &seen[x->in[k].i];
+            n += !*met && value_get(g, x->in[k])->kind == VK_CONST;
+            *met = true;
+        }
+    }
+    return n;
+}
+
 static void one_graph(uint64_t seed) {
     Arena *a = arena_new();
     Module *mod = module_new(a, "m");
@@ -100,6 +115,8 @@ static void one_graph(uint64_t seed) {
     passed(a, mod, "cse", no_flags);
     CHECK_MSG(m.g->order.len == count, "seed %d: %d nodes of %d computations",
               (int)seed, m.g->order.len, count);
+    CHECK_MSG(constants(m.g) <= SOURCES / 2, "seed %d: %d constants of %d",
+              (int)seed, constants(m.g), SOURCES / 2);
     for (int c = 1; c < COPIES; c++)
         CHECK_EQ_INT(m.g->outputs.data[c].value.i,
                      m.g->outputs.data[0].value.i);
