@@ -3,8 +3,8 @@
 """Builds many faults once and sees whether the tests notice each.
 
     draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...]
-            [--slowest SECONDS] [--limit SECONDS]
-    draw.py --together [--only GLOB|FOLDER] [--stale] [--record FILE] [..]
+            [--longest SECONDS] [--limit SECONDS]
+    draw.py --together [--only GLOB|FOLDER] [--stale] [--record FILE] [--map] [..]
 
 Run by script/mutate in a scratch checkout.  --together takes those of faults.txt
 that change the body of one function: the body stands there once with each fault
@@ -18,82 +18,69 @@ sleeps:
     a + b, a - b   the other sign                             break and continue
     if, while (a)  turned round                     true      false
 
-AMPC_FAULT=NUMBER wakes one, so that all share one build.  Tests are tried in the
-order given, cheapest first.  Each of their cases first runs without: it tells
-which faults it reaches, and only those are tried with it, until one fails or a
-fault has taken --limit seconds.  What fails passes without the fault when run
-again.  Prints a line per fault (@: awake),
-`noticed` by a case, `survived` or `unreached`, and the figures; some that
-survive change nothing.  Cases longer than --slowest are left out.  They run
-where the machine is read-only but for /tmp, for a fault may delete or overwrite
-what it likes; what was compiled without a fault is kept (Linux 5.11)."""
+AMPC_FAULT=NUMBER wakes one, so that all share one build.  Tests are all but the
+slow ones, or --tests in the order given; of those that reached.txt tells of, only
+those that reach a file with a fault, the quickest first (judge.py).  --map puts
+a probe into every function and records which files each target reaches.  Prints
+a line per fault (@: awake) and the figures:
+
+    noticed     by this case, which passes without the fault
+    survived    these targets reach the fault, and all their cases pass
+    undecided   --limit seconds of processor time are spent; what was not tried
+    unreached   by no case
+
+Some that survive change nothing.  A target that takes more than --longest
+seconds without a fault is left out.  Tests run where the machine is read-only
+but for /tmp, for a fault may delete or overwrite what it likes; what was compiled
+without a fault is kept (Linux 5.11)."""
 
 import argparse
 import datetime
 import fnmatch
-import os
 import random
 import re
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mutate import read_record, read_table, targets_of, texts, touched, write_record
-
-# /tmp/c: what compilers made in runs without a fault; KEEP: this is such a run.
-CAGE = """mkdir -p "$0/c" && mount --bind "$0" "$0" && mount -o bind,remount,ro / &&
-          mount -t tmpfs none /tmp && mkdir -p /tmp/t /tmp/c /tmp/o/u /tmp/o/w &&
-          if [ "$KEEP" ]; then mount --bind "$0/c" /tmp/c; else
-              mount -t overlay -o "lowerdir=$0/c,upperdir=/tmp/o/u,workdir=/tmp/o/w" none /tmp/c
-          fi && ln -s /tmp/c/objects /tmp/t && cd "$1" && shift &&
-          { "$@"; exit $?; }"""
-
-# Compiles the simulated GPU's kernels; for a text compiled before it copies the result.
-GPP = r"""#!/bin/sh
-for a; do
-    case $a in *.twin.cc) twin=1 ;; esac
-    [ "$last" = -o ] && out=$a
-    last=$a
-done
-[ "$twin" ] || exec /usr/bin/g++ "$@"
-/usr/bin/g++ "$@" -E -P && mv "$out" "$out.i" || exit
-mkdir -p /tmp/c/twins
-made=/tmp/c/twins/$(sha256sum <"$out.i" | cut -c1-64)
-rm "$out.i"
-[ -f "$made" ] || { /usr/bin/g++ "$@" && cp "$out" "$made.$$" && mv "$made.$$" "$made"; } || exit
-cp "$made" "$out"
-"""
+from judge import Machine, Map, try_all
+from mutate import read_record, read_table, texts, touched, write_record
 
 # Stands behind the #include lines of a file with faults: ampc_fault(k) is true if
 # k is awake, and notes that it was asked for.
 HEAD = r"""
 #ifndef AMPC_FAULTS
 #define AMPC_FAULTS
-#include <stdio.h>
+#if defined __linux__ && !defined AMPC_PORTABLE
+#include <fcntl.h>
 #include <stdlib.h>
-static char ampc_reached_[%(n)d];
+#include <sys/mman.h>
+#include <unistd.h>
+static char *ampc_reached_;
 static int ampc_awake_ = -1;
 __attribute__((constructor)) static void ampc_wake_(void) {
     if (getenv("AMPC_FAULT")) ampc_awake_ = atoi(getenv("AMPC_FAULT"));
-}
-__attribute__((destructor)) static void ampc_tell_(void) {
-    FILE *f = getenv("AMPC_REACHED") ? fopen(getenv("AMPC_REACHED"), "a") : NULL;
-    for (int i = 0; f && i < %(n)d; i++)
-        if (ampc_reached_[i]) fprintf(f, "%%d\n", i);
-    if (f) fclose(f);
+    int f = getenv("AMPC_REACHED") ? open(getenv("AMPC_REACHED"), O_RDWR) : -1;
+    if (f < 0) return;
+    void *p = mmap(NULL, %(n)d, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+    if (p != MAP_FAILED) ampc_reached_ = p;
+    close(f);
 }
 static inline int ampc_fault(int k) {
-    ampc_reached_[k] = 1;
+    if (ampc_reached_) ampc_reached_[k] = 1;
     return ampc_awake_ == k;
 }
+#else
+#define ampc_fault(k) 0
+#endif
 #endif
 #line %(line)d
 """
 
 # ---- places ------------------------------------------------------------------
 
+ROOTS = ("codegen", "frontend", "ir", "passes", "runtime")
 OPEN, CLOSE = "([{", ")]}"
 
 
@@ -227,7 +214,9 @@ class Listed:
                 faulty[:begin + head.end()] == text[:begin + head.end()] and
                 faulty[-behind:] == text[-behind:]):
             begin += head.end()
-            self.edits = [(begin, BODY, f"if (@) {{\n{faulty[begin:-behind]}\n}}\n")]
+            void = re.match(r"(static )?(inline )?void\b(?! *\*)", head[0])
+            leave = "return;\n" if void else ""  # not on to the body without it
+            self.edits = [(begin, BODY, f"if (@) {{\n{faulty[begin:-behind]}\n{leave}}}\n")]
 
 
 def sown(text, faults, n):
@@ -325,118 +314,41 @@ def bazel(*args):
     return run.stdout
 
 
-# ---- running -----------------------------------------------------------------
-
-def run_case(bin_, target, case, limit, scratch, **env):
-    """Whether the case passes and in how many seconds; it may write to the folder
-    `scratch`."""
-    path = f"{bin_}/{target[2:].replace(':', '/')}"
-    env = {**os.environ, "PATH": f"{scratch}/bin:{os.environ['PATH']}",
-           "AMPC_CACHE_DIR": "/tmp/c", "TEST_SRCDIR": f"{path}.runfiles",
-           "TEST_WORKSPACE": "ampc", "TEST_TMPDIR": "/tmp/t", **env}
-    start = time.time()
-    try:
-        ok = subprocess.run(["unshare", "-rmpf", "--kill-child", "sh", "-c", CAGE, scratch,
-                             f"{path}.runfiles/ampc", path, f"--gtest_filter={case}"],
-                            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL, timeout=limit).returncode == 0
-    except subprocess.TimeoutExpired:
-        ok = False
-    return ok, time.time() - start
-
-
-def cases_of(bin_, target):
-    listed = subprocess.run([f"{bin_}/{target[2:].replace(':', '/')}", "--gtest_list_tests"],
-                            stdout=subprocess.PIPE, text=True, check=True).stdout
-    for line in listed.split("\n"):
-        if line.startswith("  "):
-            yield group + line.split()[0]
-        elif line:
-            group = line.split()[0]
-
-
-def reaching(bin_, name, slowest, scratch, pool):
-    """[(seconds, test, case, numbers of the faults it reaches)], quickest first.
-    Cases that fail in the cage as they are are left out."""
-    def look(case):
-        told = scratch / f"told.{case.replace('/', '.')}"
-        told.unlink(missing_ok=True)
-        ok, seconds = run_case(bin_, name, case, slowest, scratch, KEEP="1",
-                               AMPC_REACHED=str(told))
-        numbers = set(map(int, told.read_text().split())) if told.exists() else set()
-        told.unlink(missing_ok=True)
-        if not ok:
-            print(f"left out: {name} {case}", flush=True)
-        return seconds, name, case, numbers if ok else set()
-
-    cases = list(pool.map(look, cases_of(bin_, name)))
-    print(f"{name}: {len(cases)} cases, {sum(c[0] for c in cases):.0f} s", flush=True)
-    return sorted(c for c in cases if c[3])
-
-
-def judge(f, cases, bin_, limit, scratch):
-    """Tries the fault with the cases that reach it until one fails with the fault and
-    passes again without; f has taken so many seconds and cases."""
-    for seconds, name, case, numbers in cases:
-        if f.id not in numbers or f.by:
-            continue
-        f.reached += 1
-        if f.seconds > limit:
-            continue
-        f.tried += 1
-        start, awake = time.time(), 5 * seconds + 20
-        if (not run_case(bin_, name, case, awake, scratch, AMPC_FAULT=str(f.id))[0] and
-                run_case(bin_, name, case, awake, scratch)[0]):
-            f.by = f"{name} {case}"
-        f.seconds += time.time() - start
-
-
-def try_all(faults, bin_, names, slowest, limit, scratch, keep):
-    """Test by test, in the order given: each is tried with the faults left."""
-    wrapper = scratch / "bin/g++"
-    wrapper.write_text(GPP)
-    wrapper.chmod(0o755)
-    score = {}
-
-    def tell(f):
-        verdict = "noticed" if f.by else "survived" if f.reached else "unreached"
-        by = f.by or f"({f.tried} of {f.reached} cases)"
-        print(f"{verdict:<9} {f.file}:{f.line}: {f.shown} {by}", flush=True)
-        keep(f, verdict, f.by)
-        s = score.setdefault(f.file.split("/")[0], {})
-        s[verdict] = s.get(verdict, 0) + 1
-
-    for f in faults:
-        f.by, f.reached, f.tried, f.seconds = "", 0, 0, 0
-    left = faults
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name in names:
-            cases = reaching(bin_, name, slowest, scratch, pool)
-            for f in pool.map(lambda f: judge(f, cases, bin_, limit, scratch) or f, left):
-                if f.by:
-                    tell(f)
-            left = [f for f in left if not f.by]
-    for f in left:
-        tell(f)
-    for folder, s in sorted(score.items()):
-        n = sum(s.values())
-        print(f"{folder:<10} {n:4} faults: {s.get('noticed', 0)} noticed "
-              f"({100 * s.get('noticed', 0) // n} %), {s.get('survived', 0)} survived, "
-              f"{s.get('unreached', 0)} unreached")
-
-
 def keeper(path, why):
     """What writes a verdict into the record."""
     record = read_record(path) if path else {}
 
     def keep(f, verdict, by):
         if path and isinstance(f, Listed):
-            if verdict != "noticed":
-                verdict, by = ("explained", why[f.name]) if f.name in why else ("survived", "")
+            if verdict != "noticed" and f.name in why:
+                verdict, by = "explained", why[f.name]
+            if verdict == "unreached":
+                verdict, by = "survived", "no target reaches it"
             record[f.name] = [datetime.date.today().isoformat(), verdict, by]
             write_record(path, record)
 
     return keep
+
+
+def probed(root):
+    """The files that get a probe in each function: not those compiled once a level."""
+    git = subprocess.run(["git", "ls-files", *(f":(glob){r}/**/*.c" for r in ROOTS)], cwd=root,
+                         stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [f for f in git.split() if not f.endswith("_isa.c") and "/portable/" not in f]
+
+
+def with_probes(text, k):
+    for m in reversed(list(re.finditer(r"^[a-zA-Z][^;{}]*\) \{\n", blank(text), re.M))):
+        if not re.search(r"ampc_(fault|wake_)\(", m[0]):
+            text = text[:m.end()] + f"ampc_fault({k});\n" + text[m.end():]
+    return text
+
+
+def all_targets(reached):
+    """All targets but the slow ones, the cheapest first."""
+    slow = set(bazel("query", 'attr(tags, "slow|manual", tests(//tests/...))').split())
+    found = bazel("query", "tests(//tests/...)").split()
+    return sorted((t for t in found if t not in slow), key=lambda t: (reached.seconds(t), t))
 
 
 def main():
@@ -446,14 +358,15 @@ def main():
     ap.add_argument("--only", default="**")
     ap.add_argument("--seed", default=str(int(time.time())))
     ap.add_argument("--tests", nargs="*")
-    ap.add_argument("--slowest", type=float, default=60)
+    ap.add_argument("--longest", type=float, default=900)
     ap.add_argument("--limit", type=float, default=120)
     ap.add_argument("--stale", action="store_true")
     ap.add_argument("--record", type=Path)
+    ap.add_argument("--map", action="store_true")
     args = ap.parse_args()
     random.seed(args.seed)
     root = Path.cwd()
-    table, targets, why = read_table(root / "tests/mutate/faults.txt")
+    table, _, why = read_table(root / "tests/mutate/faults.txt")
     bin_ = bazel("info", "-c", "opt", "bazel-bin").strip()
     bazel("build", "-c", "opt", "//frontend:onnx_pb")
     include = ["-iquote", str(root), "-I", f"{bin_}/frontend"]
@@ -462,22 +375,28 @@ def main():
     faults = [f for list_ in by_file.values() for f in list_]
     if not faults:
         sys.exit("no fault")
-    names = args.tests or [t for file in by_file for t in targets_of({"file": file}, targets)]
-    names = [t for n in dict.fromkeys(names) for t in bazel("query", f"tests({n})").split()]
-    names = list(dict.fromkeys(names))
-    former = {file: (root / file).read_text() for file in by_file}
+    beside = (args.record or root / "tests/mutate/noticed.txt").parent
+    files = probed(root) if args.map else []
+    reached = Map(beside / "reached.txt", files)
+    names = args.tests or all_targets(reached)
+    names = [t for t in names if any(reached.may(t, f.file) for f in faults)]
+    sown_files = list(dict.fromkeys([*by_file, *files]))
+    former = {file: (root / file).read_text() for file in sown_files}
+    n = len(faults) + len(files)
     try:
-        for file, list_ in by_file.items():
-            (root / file).write_text(sown(former[file], list_, len(faults)))
-        bazel("build", "-c", "opt", f"--per_file_copt={','.join(by_file)}@-w,-Wno-error,-O1",
-              *names)
+        for file, text in former.items():
+            text = sown(text, by_file.get(file, []), n)
+            if file in files:
+                text = with_probes(text, len(faults) + files.index(file))
+            (root / file).write_text(text)
+        bazel("build", "-c", "opt", "--keep_going",
+              f"--per_file_copt={','.join(by_file)}@-w,-Wno-error,-O1",
+              f"--per_file_copt={','.join(files)}@-w,-Wno-error", *names)
     finally:
         for file, text in former.items():
             (root / file).write_text(text)
-
-    scratch = root / "drawn"
-    (scratch / "bin").mkdir(parents=True, exist_ok=True)
-    try_all(faults, bin_, names, args.slowest, args.limit, scratch, keeper(args.record, why))
+    try_all(faults, names, Machine(bin_, root / "drawn", args.longest), args.limit,
+            keeper(args.record, why), reached)
 
 
 if __name__ == "__main__":
