@@ -10,6 +10,7 @@
 #include "codegen/cost/cost.h"
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
+#include "runtime/cuda/tile.h"
 #include "runtime/program/lib.h"
 
 #include <math.h>
@@ -62,6 +63,7 @@ typedef struct Shape {
     double walked; /* rows at one time                                       */
     double fetched; /* bytes of a row that a thread requests before it waits */
     bool wide;
+    bool turned; /* a transposition through shared memory */
 } Shape;
 
 static Shape shape_of(const Graph *g, const LoweredStep *step,
@@ -76,7 +78,9 @@ static Shape shape_of(const Graph *g, const LoweredStep *step,
                .elements = fold ? (double)step->pars[0] : 1,
                .fast = k->vec,
                .pack = cuda_pack(k),
-               .lanes = l ? (double)l->step : 1};
+               .lanes = l ? (double)l->step : 1,
+               .turned = cuda && cuda_turned(k)};
+    if (s.turned) s.pack = TURN_NEAR;
     if (fold && step->pars[1] % s.pack) s.pack = 1; /* k<i>_row<1> */
     s.walked = cuda ? THREADS / s.lanes : CORES;
     for (int d = 0; d < k->ndim; d++) {
@@ -115,6 +119,7 @@ static double sectors(const Shape *s, const KInst *in, double times) {
     if (in->guard && times > footprint(s, in)) times = footprint(s, in);
     double size = dtype_info[s->k->bufs.data[in->buf].dtype].bytes;
     int64_t step = s->fast >= 0 ? llabs((long long)in->at.k[s->fast]) : 0;
+    if (s->turned) step = 1;
     double each = size * (double)step;
     if (in->at.inst || each > SECTOR) each = SECTOR;
     if (!step && !in->at.inst) each = size / 32;
@@ -153,7 +158,9 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         }
         double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         double bytes = footprint(s, in) * size;
-        each += packed_in(s, in) ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
+        each += s->turned          ? 2
+                : packed_in(s, in) ? 2.0 / s->pack + 1
+                                   : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load && s->fetched == 0) loads += size * s->pack;
         /* if rows in progress fit the cache, data of earlier sweeps are

@@ -65,9 +65,20 @@ static bool has_work(const KPrint *p) {
     return p->nrows > 0 && (p->ncols > 0 || kp_has_stores(p, false));
 }
 
+/* A transposed matrix of bytes. */
+static void put_turned(KPrint *p) {
+    const Kernel *k = p->k;
+    const KInst *in = kinst_at(k, cuda_turned(k));
+    kp_line(p, "turn_bytes<" I64 ", " I64 ", " I64 ">(b%d, b%d, %s);",
+            k->dim[1 - k->vec].extent, k->dim[k->vec].extent, in->at.k[k->vec],
+            in->buf, 1 - in->buf, p->block);
+}
+
 static void put_cuda_body(KPrint *p) {
     p->depth = 1;
-    if (has_work(p))
+    if (cuda_turned(p->k))
+        put_turned(p);
+    else if (has_work(p))
         (p->lanes ? cp_rows : cp_elements)(p);
     else
         for (int b = 0; b < p->k->bufs.len; b++) kp_line(p, "(void)b%d;", b);

@@ -60,6 +60,9 @@ bool cuda_own_value(const Kernel *k, const KInst *in);
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
 /* Elements along dim vec that one thread computes together. */
 int cuda_pack(const Kernel *k);
+/* The load of a kernel that only transposes a matrix of bytes (turn.cuh): dim
+   vec of the result lies along the matrix's other axis; 0: it does more. */
+int cuda_turned(const Kernel *k);
 /* Offset in shared memory of the copy of load `id`; 0: the total size. */
 int64_t cuda_shared(const Kernel *k, int id);
 /* Load `id` is made for all of a thread's columns before the first sweep. */

@@ -13,10 +13,13 @@
                from memory stay in shared memory (KEEP_SHARED). If columns are
                also added up over rows, a block has several rows one after the
                other, and its part of the sums in shared memory
+               A transposed matrix of bytes goes through shared memory, 64 x 64
+               bytes a block
      rows      neighbouring rows, one for each lane of a warp, or neighbours as
                above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
 #include "passes/device/fold.h"
+#include "runtime/cuda/tile.h"
 
 enum {
     THREADS = 256, /* per block, unless the kernel reduces */
@@ -137,6 +140,37 @@ int cuda_pack(const Kernel *k) {
     return l ? (int)l->extent : 1;
 }
 
+/* Bytes of one element in memory. */
+static int memory_bytes(const Kernel *k, const KInst *in) {
+    DType d = in->op == K_ADD_UP ? DT_F32 : k->bufs.data[in->buf].dtype;
+    return dtype_info[d].bytes;
+}
+
+int cuda_turned(const Kernel *k) {
+    int load = 0, row = 1 - k->vec;
+    if (k->form != KF_COLS || k->ndim != 2 || k->vec < 0 || kernel_reduces(k))
+        return 0;
+    int64_t rows = k->dim[row].extent, cols = k->dim[k->vec].extent;
+    if (rows % TURN_NEAR || cols % TURN_NEAR || rows * cols == 0) return 0;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        const KIndex *at = &in->at;
+        if (in->op == K_CONST) continue;
+        bool read = in->op == K_LOAD && !load;
+        if ((!read && in->op != K_STORE) || in->guard || in->place ||
+            at->inst || at->c || k->bufs.len != 2 || memory_bytes(k, in) != 1)
+            return 0;
+        if (read && (at->k[row] != 1 || at->k[k->vec] < rows ||
+                     at->k[k->vec] % TURN_NEAR))
+            return 0;
+        if (!read &&
+            (at->k[k->vec] != 1 || at->k[row] != cols || in->in[0] != load))
+            return 0;
+        if (read) load = id;
+    }
+    return load;
+}
+
 /* Size of an instruction's text: long functions should not be repeated
    often, and division and square root become calls, around which registers
    are saved. */
@@ -148,12 +182,6 @@ static int flat_weight(const KInst *in) {
     if (cost == COST_SLOW) return FLAT_WEIGHT;
     if (cost == COST_DIVIDE) return 2;
     return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
-}
-
-/* Bytes of one element in memory. */
-static int memory_bytes(const Kernel *k, const KInst *in) {
-    DType d = in->op == K_ADD_UP ? DT_F32 : k->bufs.data[in->buf].dtype;
-    return dtype_info[d].bytes;
 }
 
 /* Elements per thread: few enough to keep text and registers small, with at
@@ -396,6 +424,11 @@ void schedule_cuda(Arena *a, Kernel *k) {
     } else if (k->form == KF_EPILOGUE) {
         int n = k->vec >= 0 ? choose_pack(k, FLAT_WEIGHT, false) : 1;
         if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
+    } else if (!folds && cuda_turned(k)) {
+        add_loop(k, LOOP_BLOCK, 1 - k->vec, k->dim[1 - k->vec].extent,
+                 TURN_SIDE);
+        add_loop(k, LOOP_BLOCK, k->vec, k->dim[k->vec].extent, TURN_SIDE);
+        add_loop(k, LOOP_THREAD, LOOP_ALL, TURN_SIDE * TURN_SIDE, TURN_NEAR);
     } else if (!folds) {
         bool cols_side = k->form == KF_COLS && k->vec >= 0;
         int n = cols_side ? choose_pack(k, FLAT_WEIGHT, false) : 1;

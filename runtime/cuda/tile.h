@@ -53,4 +53,8 @@
 /* suppress: threads that compare the later boxes of a row with a kept one. */
 #define SUPPRESS_THREADS 256
 
+/* A block transposes TURN_SIDE x TURN_SIDE bytes, a thread TURN_NEAR. */
+#define TURN_SIDE 64
+#define TURN_NEAR 16
+
 #endif

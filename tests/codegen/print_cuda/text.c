@@ -72,8 +72,13 @@ TEST_CASE(print_cuda, shapes) {
     /* one element per thread, 64-bit indices where needed */
     check_shape(POINT("%a: f32[9,70]", "%y = transpose %a {perm=[1,0]}"), 256,
                 3, 0, "const unsigned e = ");
-    check_shape(POINT("%a: u8[50000,50000]", "%y = transpose %a {perm=[1,0]}"),
+    check_shape(POINT("%a: f16[50000,50000]", "%y = transpose %a {perm=[1,0]}"),
                 256, 9765625, 0, "const uint64_t e = ");
+    /* bytes through shared memory, unless rows begin at odd addresses */
+    check_shape(POINT("%a: u8[96,80]", "%y = transpose %a {perm=[1,0]}"), 256,
+                4, 0, "turn_bytes<80, 96, 80>(b0, b1, blockIdx.x);");
+    check_shape(POINT("%a: u8[96,72]", "%y = transpose %a {perm=[1,0]}"), 256,
+                27, 0, "const unsigned e = ");
     check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1, 0,
                 "(void)b0;");
     /* teams of lanes, of a block, of several warps */
