@@ -232,7 +232,8 @@ typedef struct InputValue {
 typedef struct Options {
     Arena *arena;
     Precision precision;
-    bool f8_products; /* .. and products of layers read f8 (pass eight) */
+    bool f8_products; /* .. and products of layers read f8 (pass eight), .. */
+    bool f8_delayed;  /* .. with scales of earlier steps */
     bool half_model;  /* O2, O3: the model itself is 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;

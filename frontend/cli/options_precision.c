@@ -96,6 +96,14 @@ Status set_gradient_dtype(Options *o, Spec *s) {
     return OK;
 }
 
+Status set_f8_scales(Options *o, Spec *s) {
+    static const char *const words[] = {"current", "delayed", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->f8_delayed = i != 0;
+    return OK;
+}
+
 Status set_masters(Options *o, Spec *s) {
     static const char *const words[] = {"fp32", "kahan", "none", NULL};
     int i;

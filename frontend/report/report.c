@@ -91,6 +91,8 @@ static int64_t without(const Storage *l, const Node *n) {
 
 static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
     if (codes_value(g, n->out[0]).i) return "kept for backward by --keep f8";
+    const Value *to = value_get(g, n->out[0]);
+    if (dtype_info[value_dtype(g, n->out[0])].stored && to->why) return to->why;
     if (attr_int(n, AK_user)) return "written in the model";
     if (n->flags & NODE_UPDATE && dtype_is_low(value_dtype(g, n->out[0])))
         return "the copy that products read";
@@ -234,9 +236,10 @@ typedef struct Sum {
     VEC(Share) wide; /* stored f32 values, by reason */
 } Sum;
 
-/* True if v is an f8 number in 16 bits. */
+/* True if v is an f8 number, or one in 16 bits. */
 static bool reads_f8(const Graph *g, ValueId v) {
     const Node *n;
+    if (dtype_info[value_dtype(g, v)].stored) return true;
     while ((n = value_maker(g, v)) && !n->fn && node_kind(n) == KIND_VIEW)
         v = n->in[0];
     return n && n->op == OP_CAST && dtype_info[value_dtype(g, n->in[0])].stored;

@@ -9,8 +9,14 @@
             %x8.2 = cast %c : bf16 !backward !again
             %p2 = matmul %dy8, %x8.2 {trans_a=1} !backward   ..
    Activations and weights (the fp32 ones) become e4m3, gradients e5m2, each
-   tensor with one fp32 scale of its own numbers ("current scaling", torchao's
-   tensorwise recipe). bf16 holds every f8 number, so that products are those of
+   tensor with one fp32 scale, which follows from
+     - the magnitude that the value cannot exceed, if bounds.c proves one
+     - its own largest magnitude of this step ("current scaling", torchao's
+       tensorwise recipe): always of weights, and of the rest unless
+       --f8-scales delayed
+     - else the largest magnitude of earlier steps (eight_history.c): the kernel
+       that computes the value can round it, too
+   bf16 holds every f8 number, so that products are those of
    f8 numbers with fp32 sums. A product of forward, and the two of its gradient,
    read f8 if
      - it multiplies by a matrix of the model, and by no policy line
@@ -21,24 +27,36 @@
 
    requires     stage PRIMITIVE, types chosen, nothing recomputed
    establishes  nothing                                                      */
+#include "passes/common/bounds.h"
+#include "passes/common/eight.h"
 #include "passes/common/traffic.h"
 #include "passes/passes.h"
 #include "passes/rewrite.h"
 
 enum { LEAST = 64, UNIT = 16 };
 static const double least_size = 1e-12; /* torchao's EPS */
+/* The largest bound from which a scale follows: of values far below it few
+   codes would be left. */
+static const double most_bound = 64;
 
 typedef struct Eighth {
     ValueId code, inverse; /* the value times `inverse` is rounded */
     ValueId read[2];       /* bf16 again: in forward, in backward */
 } Eighth;
 
+typedef struct EightLayer {
+    Str named;
+    int weight; /* its variable */
+} EightLayer;
+
 typedef struct Eight {
     Graph *g;
     Arena *a;
-    Eighth *of; /* per value */
-    int values; /* of the graph before */
-    VEC(Str) layers;
+    Eighth *of;         /* per value */
+    const double *most; /* the same: bounds_find() */
+    int values;         /* of the graph before */
+    VEC(EightLayer) layers;
+    EightHistory *history; /* NULL: scales are those of this step */
 } Eight;
 
 /* ---- which products ------------------------------------------------------ */
@@ -54,13 +72,16 @@ static ValueId below_views(const Graph *g, ValueId v) {
     return v;
 }
 
-static bool is_matrix_of_model(const Graph *g, ValueId v) {
+/* The variable of the model that v is a copy of; -1: none. */
+static int matrix_of_model(const Graph *g, ValueId v) {
     const Node *n;
     while ((n = value_maker(g, v)) && !n->fn &&
            (node_kind(n) == KIND_VIEW || n->op == OP_CAST ||
             n->op == OP_TRANSPOSE))
         v = n->in[0];
-    return value_get(g, v)->kind == VK_VAR;
+    if (value_get(g, v)->kind != VK_VAR) return -1;
+    int source = shadow_source(g->module, value_var(g, v));
+    return source < 0 ? value_get(g, v)->var : source;
 }
 
 static bool fits_eight(int64_t n) { return n >= LEAST && n % UNIT == 0; }
@@ -73,7 +94,7 @@ static bool reads_low(const Node *n) {
 static bool is_of_layer(const Graph *g, const Node *n) {
     if (n->fn || n->op != OP_MATMUL || n->flags || n->loc.amp ||
         !n->loc.named || value_type(g, n->in[1])->rank != 2 ||
-        !is_matrix_of_model(g, n->in[1]))
+        matrix_of_model(g, n->in[1]) < 0)
         return false;
     const Type *w = value_type(g, n->in[1]);
     int64_t k = w->dim[0], all = value_count(g, n->in[0]);
@@ -100,19 +121,21 @@ static void find_layers(Eight *e) {
         for (int k = 0; k < n->nout; k++) any |= ahead[n->out[k].i];
         if (n->flags) continue;
         if (any && after[n->in[0].i] && is_of_layer(g, n))
-            vec_push(e->a, &e->layers, n->loc.named);
+            vec_push(e->a, &e->layers,
+                     (EightLayer){n->loc.named, matrix_of_model(g, n->in[1])});
         for (int k = 0; k < n->nin; k++)
             ahead[n->in[k].i] |= any || reads_low(n);
     }
 }
 
-static bool reads_eight(const Eight *e, const Node *n) {
+/* The layer of a product that reads 8 bits; NULL: it reads 16. */
+static const EightLayer *eight_layer(const Eight *e, const Node *n) {
     bool low = !n->fn && n->op == OP_MATMUL && !(n->flags & NODE_UPDATE);
     for (int k = 0; k < 2 && low; k++)
         low = dtype_is_low(value_dtype(e->g, n->in[k]));
     for (int i = 0; i < e->layers.len && low; i++)
-        if (e->layers.data[i] == n->loc.named) return true;
-    return false;
+        if (e->layers.data[i].named == n->loc.named) return &e->layers.data[i];
+    return NULL;
 }
 
 /* ---- their operands ------------------------------------------------------ */
@@ -124,36 +147,60 @@ static ValueId unrounded(Graph *g, ValueId v) {
     return source < 0 ? v : graph_var(g, source);
 }
 
-static void quantise(Eight *e, Builder *b, ValueId of) {
+/* The largest magnitude of v's numbers. */
+static ValueId present_size(Builder *b, ValueId v) {
+    const Type t = *value_type(b->g, v);
+    int64_t axes[MAX_RANK];
+    for (int i = 0; i < t.rank; i++) axes[i] = i;
+    ValueId size = b_reduce(b, OP_REDUCE_MAX, b1(b, OP_ABS, v, DT_F32), axes,
+                            t.rank, true, DT_F32);
+    return b_reshape(b, size, 0, NULL);
+}
+
+/* The magnitude that becomes the largest code of v; *why: how it is known. */
+static ValueId size_for(Eight *e, Builder *b, ValueId v, int weight, DType d,
+                        const char **why) {
+    double bound = e->most[v.i];
+    if (bound > 0 && bound <= most_bound) {
+        *why = internf("its scale is proven: at most %.6g", bound);
+        return b_scalar(b, DT_F32, bound);
+    }
+    if (e->history && value_get(e->g, v)->kind != VK_VAR) {
+        *why = "its scale: history";
+        return eight_history(e->history, b, v, weight, d);
+    }
+    *why = "its scale: its largest number";
+    return present_size(b, v);
+}
+
+static void quantise(Eight *e, Builder *b, ValueId of, int weight) {
     Graph *g = e->g;
     ValueId v = unrounded(g, of);
-    const Type t = *value_type(g, v);
     const Node *n = value_maker(g, v);
     DType d = n && n->flags & NODE_BACKWARD ? DT_F8E5M2 : DT_F8E4M3;
     double most = dtype_info[d].most;
-    int64_t axes[MAX_RANK];
-    for (int i = 0; i < t.rank; i++) axes[i] = i;
+    const char *why;
     Attr kept = attr_i(AK_user, 1), /* a rounding that no pass removes */
         bounds[] = {attr_f(AK_min, -most), attr_f(AK_max, most)};
-    ValueId size = b_reduce(b, OP_REDUCE_MAX, b1(b, OP_ABS, v, DT_F32), axes,
-                            t.rank, true, DT_F32);
-    ValueId least = b_scalar(b, DT_F32, least_size);
-    size = b2(b, OP_MAX, b_reshape(b, size, 0, NULL), least, DT_F32);
+    ValueId size = size_for(e, b, v, weight, d, &why);
+    size = b2(b, OP_MAX, size, b_scalar(b, DT_F32, least_size), DT_F32);
     Eighth *to = &e->of[of.i];
     to->inverse = b2(b, OP_DIV, b_scalar(b, DT_F32, most), size, DT_F32);
     ValueId x = b2(b, OP_MUL, b_cast(b, v, DT_F32), to->inverse, DT_F32);
     x = build(b, OP_CLIP, &x, 1, bounds, 2, DT_F32, NULL);
     to->code = build(b, OP_CAST, &x, 1, &kept, 1, d, NULL);
     value_get(g, to->inverse)->why = "a scale";
+    value_get(g, to->code)->why = why;
 }
 
 /* The bf16 numbers for which the codes of v stand. */
-static ValueId eight_read(Eight *e, Builder *b, ValueId v, ValueId *inverse) {
+static ValueId eight_read(Eight *e, Builder *b, ValueId v, int weight,
+                          ValueId *inverse) {
     Graph *g = e->g;
     ValueId root = below_views(g, v);
     bool backward = (b->flags & NODE_BACKWARD) != 0;
     Eighth *its = &e->of[root.i];
-    if (!its->code.i) quantise(e, b, root);
+    if (!its->code.i) quantise(e, b, root, weight);
     *inverse = its->inverse;
     if (!its->read[backward].i) {
         uint32_t flags = b->flags;
@@ -167,12 +214,13 @@ static ValueId eight_read(Eight *e, Builder *b, ValueId v, ValueId *inverse) {
     return b_reshape(b, x, t.rank, t.dim);
 }
 
-static void multiply_eights(Eight *e, NodeId id) {
+static void multiply_eights(Eight *e, NodeId id, int weight) {
     Graph *g = e->g;
     const Node n = *node_get(g, id); /* building may move the pool */
     Builder b = {.g = g, .flags = n.flags, .loc = n.loc};
     ValueId in[2], inverse[2];
-    for (int k = 0; k < 2; k++) in[k] = eight_read(e, &b, n.in[k], &inverse[k]);
+    for (int k = 0; k < 2; k++)
+        in[k] = eight_read(e, &b, n.in[k], weight, &inverse[k]);
     ValueId p = build(&b, OP_MATMUL, in, 2, n.attrs, n.nattr, DT_F32, NULL);
     ValueId by = b2(&b, OP_MUL, inverse[0], inverse[1], DT_F32);
     by = b1(&b, OP_RECIPROCAL, by, DT_F32);
@@ -186,24 +234,35 @@ static void multiply_eights(Eight *e, NodeId id) {
     vec_push(g->arena, &g->order, id);
 }
 
-static void eight_graph(Graph *g, Arena *a) {
-    Eight e = {.g = g, .a = a, .values = g->values.len};
+static void eight_graph(Graph *g, bool delayed, Arena *a) {
+    EightHistory history = {.g = g, .a = a};
+    Eight e = {.g = g,
+               .a = a,
+               .most = bounds_find(g, a),
+               .values = g->values.len,
+               .history = delayed ? &history : NULL};
     int n;
     find_layers(&e);
     if (!e.layers.len) return;
     e.of = NEW_ARRAY(a, Eighth, e.values);
     NodeId *old = order_take(g, a, &n);
     for (int i = 0; i < n; i++) {
-        if (reads_eight(&e, node_get(g, old[i])))
-            multiply_eights(&e, old[i]);
+        const EightLayer *l = eight_layer(&e, node_get(g, old[i]));
+        if (l)
+            multiply_eights(&e, old[i], l->weight);
         else
             vec_push(g->arena, &g->order, old[i]);
     }
+    eight_history_write(&history);
 }
 
 Status pass_eight(Module *m, PassCtx *cx) {
-    if (!cx->opt->f8_products) return OK;
-    for (int i = 0; i < m->graphs.len; i++)
-        eight_graph(m->graphs.data[i], cx->scratch);
+    const Options *o = cx->opt;
+    if (o->f8_delayed && !o->f8_products) {
+        fail(cx->diag, (Loc){0}, "--f8-scales delayed is for --precision f8");
+        return ERR_USAGE;
+    }
+    for (int i = 0; i < m->graphs.len && o->f8_products; i++)
+        eight_graph(m->graphs.data[i], o->f8_delayed, cx->scratch);
     return OK;
 }

@@ -448,11 +448,21 @@ static void build_chunks(Stream *s, const bool *read, int chunks) {
 
 /* ---- the decision -------------------------------------------------------- */
 
+/* True for an operand of 8 bits (pass eight): a layer's, so that its product
+   leads to no loss of rows, though the largest numbers of rows may be all that
+   leaves its layer. */
+static bool reads_codes(const Graph *g, const Node *n) {
+    const Node *x = value_maker(g, view_root(g, n->in[0]));
+    return x && !x->fn && x->op == OP_CAST &&
+           dtype_info[value_dtype(g, x->in[0])].stored;
+}
+
 /* The number of chunks for the rows of product n; 1: it stays whole. */
 static int chunks_of(const Graph *g, const Node *n, const Options *o) {
     const Type *t = value_type(g, n->out[0]);
     if (n->op != OP_MATMUL || t->rank < 2 || o->logit_rows == 0 ||
-        value_type(g, n->in[1])->rank != 2 || attr_int(n, AK_trans_a))
+        value_type(g, n->in[1])->rank != 2 || attr_int(n, AK_trans_a) ||
+        reads_codes(g, n))
         return 1;
     int64_t columns = t->dim[t->rank - 1], count = type_count(t);
     int64_t rows = columns > 1 ? count / columns : 0;

@@ -44,8 +44,8 @@ void options_dump(const Options *o, StrBuf *sb) {
     TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
     TEXT_OF(gradient_dtype, dtype_info[o->gradient_dtype].text);
     TEXT_OF(state_dtype, dtype_info[o->state_dtype].text), INT(masters);
-    INT(shard_optimizer), INT(clip_previous), INT(optimizer_in_backward),
-        INT(sync_batchnorm), INT(heads.len);
+    INT(f8_delayed), INT(shard_optimizer), INT(clip_previous),
+        INT(optimizer_in_backward), INT(sync_batchnorm), INT(heads.len);
     INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased),
         INT(batchnorm_cumulative);
     INT(batchnorm_frozen.len), INT(dropout), INT(accept_folded);
@@ -303,6 +303,8 @@ const OptionRow options_settings[] = {
     {"--clip-previous", NULL, "clip_previous=1"},
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
     {"--precision", "f8", "f8_products=1"},
+    {"--f8-scales", "current", ""},
+    {"--f8-scales", "delayed", "f8_delayed=1"},
     {"--keep", "same", ""},
     {"--keep", "f8", "keep_f8=1"},
     {"--gradient-dtype", "fp32", ""},

@@ -25,7 +25,7 @@ static const char model[] =
     "  return %loss\n"
     "}\n";
 
-static float x[ALL], a[ALL], b[ALL], slope[ALL], w[ALL];
+static float x[ALL], a[ALL], b[ALL], slope[ALL];
 
 static uint64_t fill(float *to, uint64_t state, float part) {
     for (int i = 0; i < ALL; i++) {
@@ -54,11 +54,15 @@ static void as_bf16(const double *from, float *to) {
     for (int i = 0; i < ALL; i++) to[i] = bf16((float)from[i]);
 }
 
-/* The numbers for which codes with one scale stand. */
-static void as_eight(float *v, bool gradient) {
-    float most = gradient ? 57344 : 448, size = 1e-12f;
+static float largest(const float *v) {
+    float size = 1e-12f;
     for (int i = 0; i < ALL; i++) size = fmaxf(size, fabsf(v[i]));
-    float inverse = most / size;
+    return size;
+}
+
+/* The numbers for which codes stand whose scale is made for that size. */
+static void as_eight(float *v, bool gradient, float size) {
+    float most = gradient ? 57344 : 448, inverse = most / size;
     for (int i = 0; i < ALL; i++) {
         float y = fmaxf(fminf(v[i] * inverse, most), -most);
         v[i] = gradient ? f8e5m2_to_f32(f32_to_f8e5m2(y)) / inverse
@@ -66,37 +70,82 @@ static void as_eight(float *v, bool gradient) {
     }
 }
 
-TEST_CASE(eight, gradients_of_the_middle_product_read_f8) {
-    static float h[ALL], dy[ALL], now[ALL];
+static float h[ALL], dy[ALL];
+
+/* The operands of the middle product's gradient, in bf16. */
+static void make_operands(void) {
+    static double sum[ALL];
+    product(x, false, a, false, sum);
+    as_bf16(sum, h);
+    product(slope, false, b, true, sum);
+    as_bf16(sum, dy);
+}
+
+/* A step by SGD changes w by the gradient from codes for numbers up to those
+   sizes. */
+static void check_step(const Compiled *m, ampc_session *s, float h_size,
+                       float dy_size) {
+    static float before[ALL], w[ALL];
     static double sum[ALL], exact[ALL];
     ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
                        ampc_in("a", a, sizeof a, AMPC_DTYPE_F32),
                        ampc_in("b", b, sizeof b, AMPC_DTYPE_F32),
                        ampc_in("c", slope, sizeof slope, AMPC_DTYPE_F32)};
-    uint64_t state = fill(x, 3, 1);
-    state = fill(slope, fill(b, fill(a, state, 0.25f), 0.5f), 0.125f);
-    Compiled m = compile_text(model, "--precision f8 --optimizer sgd,lr=1");
-    ampc_session *s = open_threads(&m, 2);
-    step_ok(&m, s, in, 4);
-    read_var(&m, s, "w", w, sizeof w, AMPC_DTYPE_F32);
-    product(x, false, a, false, sum);
-    as_bf16(sum, h);
-    product(slope, false, b, true, sum);
-    as_bf16(sum, dy);
-    product(h, true, dy, false, exact);
-    as_eight(h, false);
-    as_eight(dy, true);
-    product(h, true, dy, false, sum);
     double off = 0, rounding = 0, size = 0;
+    read_var(m, s, "w", before, sizeof before, AMPC_DTYPE_F32);
+    step_ok(m, s, in, 4);
+    read_var(m, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    make_operands();
+    product(h, true, dy, false, exact);
+    as_eight(h, false, h_size);
+    as_eight(dy, true, dy_size);
+    product(h, true, dy, false, sum);
     for (int i = 0; i < ALL; i++) {
-        now[i] = 0.5f - w[i];
-        off += pow((double)now[i] - sum[i], 2);
+        off += pow((double)before[i] - (double)w[i] - sum[i], 2);
         rounding += pow(sum[i] - exact[i], 2);
         size += exact[i] * exact[i];
     }
     printf("%g of %g of %g\n", sqrt(off), sqrt(rounding), sqrt(size));
     CHECK_MSG(off <= 1e-10 * size, "%g of %g", sqrt(off), sqrt(size));
     CHECK_MSG(rounding >= 1e-4 * size, "%g of %g", sqrt(rounding), sqrt(size));
+}
+
+static void fill_all(void) {
+    uint64_t state = fill(x, 3, 1);
+    fill(slope, fill(b, fill(a, state, 0.25f), 0.5f), 0.125f);
+    make_operands();
+}
+
+TEST_CASE(eight, gradients_of_the_middle_product_read_f8) {
+    fill_all();
+    Compiled m = compile_text(model, "--precision f8 --optimizer sgd,lr=1");
+    ampc_session *s = open_threads(&m, 2);
+    check_step(&m, s, largest(h), largest(dy));
+    m.api->close(s);
+    compiled_close(&m);
+}
+
+/* Before the first step gradients beyond 1/16 are clipped; a batch with
+   smaller gradients has the scale of the one before; after a batch with larger
+   ones the scale is theirs. */
+TEST_CASE(eight, scales_of_earlier_steps) {
+    static const float times[] = {1, 0.25f, 2, 1};
+    fill_all();
+    Compiled m = compile_text(model, "--precision f8 --f8-scales delayed "
+                                     "--optimizer sgd,lr=1");
+    ampc_session *s = open_threads(&m, 2);
+    float h_size = 448, dy_size = 1.0f / 16, known = 0;
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < ALL; k++) slope[k] *= times[i];
+        make_operands();
+        float now = largest(dy);
+        check_step(&m, s, h_size, dy_size);
+        if (now > known) known = now;
+        dy_size = known;
+        make_operands();
+        h_size = largest(h);
+        for (int k = 0; k < ALL; k++) slope[k] /= times[i];
+    }
     m.api->close(s);
     compiled_close(&m);
 }

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eight.h: scales of numbers of 8 bits from the largest magnitudes of earlier
+   steps (--f8-scales delayed). */
+#ifndef AMPC_PASSES_COMMON_EIGHT_H
+#define AMPC_PASSES_COMMON_EIGHT_H
+
+#include "ir/ir.h"
+
+enum { EIGHT_HISTORY = 16 }; /* batches that a history remembers */
+
+/* The history of one tensor. */
+typedef struct EightTensor {
+    ValueId var;  /* largest magnitudes, f32[EIGHT_HISTORY], latest first; 0:
+                     none yet */
+    ValueId rows; /* those of the tensor's rows now */
+} EightTensor;
+
+typedef struct EightHistory {
+    Graph *g;
+    Arena *a;
+    VEC(EightTensor) tensors;
+} EightHistory;
+
+/* The magnitude for which the scale of v, of type d, is made; a graph that
+   trains remembers the present one. The history belongs to the optimizer's
+   state of that weight. */
+ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
+                      DType d);
+/* Appends the nodes by which the graph writes its histories. */
+void eight_history_write(EightHistory *h);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eight_history.c: see eight.h.
+   Before:  %c = cast clip(%x * %i, ..) : f8e4m3
+   After:   state %h: f32[16] of the weight        %i = 448 / reduce_max(%h)
+            %c = cast clip(%x * %i, -448, 448) : f8e4m3
+            %r = reduce_max(abs %x)                of rows, beside %c
+            %h = concat(reduce_max(%r), %h[0:15]) !update, if the step counts
+   Larger numbers than those of the last steps are clipped, and the next scale
+   knows them. Nothing is known before the first step: then activations have
+   scale 1, and gradients one for numbers up to 1/16, since e5m2 reaches from
+   there to 2^-36. */
+#include "passes/common/eight.h"
+
+static double first_size(DType d) {
+    return d == DT_F8E5M2 ? 0x1p-4 : dtype_info[d].most;
+}
+
+static ValueId history_var(EightHistory *h, int weight, DType d) {
+    static const int64_t size = EIGHT_HISTORY;
+    Module *m = h->g->module;
+    const char *of = d == DT_F8E5M2 ? "amax.grad" : "amax";
+    Str base = family_name(FAMILY_OPT, m->vars.data[weight].name);
+    for (int n = 1;; n++) { /* a weight that several products read */
+        Str name = n == 1 ? internf("%s/%s", base, of)
+                          : internf("%s/%s.%d", base, of, n);
+        ValueId v =
+            graph_var(h->g, module_var(m, VAR_STATE, name,
+                                       type_make(DT_F32, 1, &size), NULL, 0));
+        int i = 0;
+        while (i < h->tensors.len && !same_value(h->tensors.data[i].var, v))
+            i++;
+        if (i == h->tensors.len) return v;
+    }
+}
+
+static ValueId largest(Builder *b, ValueId v, int from) {
+    int64_t axes[MAX_RANK];
+    int n = 0;
+    for (int i = from; i < value_type(b->g, v)->rank; i++) axes[n++] = i;
+    return n ? b_reduce(b, OP_REDUCE_MAX, v, axes, n, true, DT_F32) : v;
+}
+
+/* The first of the axes that a row has: the kernel that makes v reduces
+   rows. */
+static int row_axis(const Type *t) {
+    enum { ROW = 128 };
+    int64_t columns = 1;
+    int from = t->rank;
+    while (from > 1 && columns < ROW) columns *= t->dim[--from];
+    return from;
+}
+
+ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
+                      DType d) {
+    EightTensor t = {history_var(h, weight, d), NO_VALUE};
+    int from = row_axis(value_type(h->g, v));
+    ValueId zero = b_scalar(b, DT_F32, 0);
+    t.rows = largest(b, b1(b, OP_ABS, v, DT_F32), from);
+    vec_push(h->a, &h->tensors, t);
+    ValueId size = b_reshape(b, largest(b, t.var, 0), 0, NULL);
+    ValueId known = b2(b, OP_GREATER, size, zero, DT_DEFAULT);
+    return b_where(b, known, size, b_scalar(b, DT_F32, first_size(d)));
+}
+
+void eight_history_write(EightHistory *h) {
+    Graph *g = h->g;
+    bool train = g->program == PROGRAM_TRAIN;
+    Builder b = {.g = g, .flags = NODE_UPDATE};
+    int64_t start = 0, each = 1, kept = EIGHT_HISTORY - 1, one = 1;
+    Attr part[] = {attr_v(AK_starts, &start, 1), attr_v(AK_steps, &each, 1),
+                   attr_v(AK_sizes, &kept, 1)};
+    Attr axis = attr_i(AK_axis, 0);
+    if (!train && g->program != PROGRAM_MICRO) return;
+    ValueId applied = graph_output(g, own_output(OUT_APPLIED, g->objective));
+    for (int i = 0; i < h->tensors.len; i++) {
+        EightTensor t = h->tensors.data[i];
+        ValueId now = b_reshape(&b, largest(&b, t.rows, 0), 0, NULL), in[2];
+        ValueId ok = b1(&b, OP_ISFINITE, now, DT_DEFAULT);
+        if (train) ok = b2(&b, OP_AND, ok, applied, DT_DEFAULT);
+        in[0] = b_reshape(&b, now, 1, &one);
+        in[1] = build(&b, OP_SLICE, &t.var, 1, part, 3, DT_DEFAULT, NULL);
+        ValueId next = build(&b, OP_CONCAT, in, 2, &axis, 1, DT_DEFAULT, NULL);
+        next = b_where(&b, ok, next, t.var);
+        value_get(g, next)->why = "a scale";
+        graph_write(g, t.var, next);
+    }
+}
