@@ -63,6 +63,7 @@ PassFn pass_heads;    /* attention reads and writes heads beside rows      */
 PassFn pass_reduce;   /* reductions in stages                              */
 PassFn pass_quantize; /* matrix products of quantized weights */
 PassFn pass_masters;  /* matrix products round fp32 weights */
+PassFn pass_eights;   /* matrix products of numbers of 8 bits */
 PassFn pass_align;    /* pads rows of matrix products to multiples of 16
                          bytes */
 PassFn pass_fuse;     /* groups                                            */

@@ -13,7 +13,7 @@
 
 /* FIELD(name): numbers of one step.
      mma        FLOPs of a product or convolution, 2 for each multiply-add
-     bits       bits of the wider factor of those: 16, 19 (TF32), 32, 64; 0:
+     bits       bits of the wider factor of those: 8, 16, 19 (TF32), 32, 64; 0:
                 none
      rate       percent of the peak of mma.sync, or of fp32 multiply-adds, that
                 the kernel reaches by published or counted figures; 0: the

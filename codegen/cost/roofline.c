@@ -78,6 +78,7 @@ static double filled(double blocks, int sms) {
 static bool on_tensor(const StepCost *c) { return c->bits < 32; }
 
 static double peak_for(const GpuSheet *m, const StepCost *c) {
+    if (c->bits == 8) return 2 * m->tensor;
     if (on_tensor(c)) return c->bits == 16 ? m->tensor : m->tensor / 2;
     return c->bits == 64 ? m->single / 2 : m->single;
 }
@@ -106,7 +107,9 @@ static double library(const GpuSheet *m, const StepCost *c, Guess g) {
     } tile[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0.93},
                 {128, 64, 0.75}, {64, 128, 0.75}, {64, 64, 0.55}};
     enum { MOST_PARTS = 16, LEAST_DEPTH = 512 };
-    RateName rate = c->bits == 19 ? RATE_TF32_PRODUCT : RATE_PRODUCT;
+    RateName rate = c->bits == 8    ? RATE_F8_PRODUCT
+                    : c->bits == 19 ? RATE_TF32_PRODUCT
+                                    : RATE_PRODUCT;
     double top = rates[rate].share[g] * peak_for(m, c);
     double odd = rates[RATE_ODD_PRODUCT].share[g] * peak_for(m, c);
     double time = INFINITY;

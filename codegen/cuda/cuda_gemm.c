@@ -15,16 +15,18 @@ bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     if (!product_fits(p)) return false;
     if (s->epilogue) {
         if (s->end.how == PLAN_PRODUCT_PLAIN) return false;
-        ASSERT(s->epilogue->bufs.len == 2);
+        uint32_t how = s->end.how;
+        ASSERT(s->epilogue->bufs.len == 1 + (int)product_more(how));
         const KBuf *buf = s->epilogue->bufs.data;
-        int result = 0;
+        int result = 0, adds = product_adds(how);
         while (!buf[result].written) result++;
-        const ValueId refs[] = {s->refs[0], s->refs[1], s->ep_refs[result],
-                                s->end.with};
-        out->fn = s->end.how;
+        ValueId refs[5] = {s->refs[0], s->refs[1], s->ep_refs[result]};
+        if (product_scales(how)) refs[3] = s->end.scale;
+        if (adds >= 0) refs[3 + adds] = s->end.add;
+        out->fn = how;
         p->c_dtype = buf[result].dtype;
         out->refs = arena_dup(a, refs, sizeof refs);
-        out->nref = 4;
+        out->nref = 3 + (int)product_more(how);
     }
     out->kind = PLAN_PRODUCT;
     out->pars = (int64_t *)(void *)p;

@@ -249,24 +249,26 @@ void print_cuda_product(const LibGemm *p, bool epilogue, int number, StrBuf *sb,
                         CudaLib *out) {
     const char *acc = p->a_dtype == DT_F64 ? "double" : "float";
     const char *a = dtype_info[p->a_dtype].cuda;
+    const char *b = dtype_info[p->b_dtype].cuda;
     const char *c = dtype_info[p->c_dtype].cuda;
     LibPrint lp = {sb, NULL, NULL, number, out, false};
     *out = (CudaLib){.weight = epilogue ? 1 : 8};
     sb_printf(sb,
               "/* %s of %s that cuBLASLt refuses */\nstruct L%d {\n"
-              "    typedef %s A;\n    typedef %s C;\n    typedef %s Acc;\n",
+              "    typedef %s A;\n    typedef %s B;\n    typedef %s C;\n"
+              "    typedef %s Acc;\n",
               epilogue ? "the epilogue of a product" : "any product", a, number,
-              a, c, acc);
+              a, b, c, acc);
     cl_kernel(&lp, false, EACH_THREADS, GPU_BLOCKS);
     sb_printf(sb,
               "const %s *__restrict__ a, const %s *__restrict__ b, %s *c, "
-              "const void *more,\n    long long m, long long n, long long k, "
-              "long long batch, long long a_bs,\n    long long b_bs, long long "
-              "a_rs, long long a_cs, long long b_rs,\n    long long b_cs, long "
-              "long how)\n{\n    const ProductShape s = {m, n, k, batch, a_bs, "
-              "b_bs, a_rs, a_cs, b_rs, b_cs};\n    %s<L%d>(%sc, s, {how, "
-              "more});\n}\n",
-              a, a, c, epilogue ? "product_after" : "product_any", number,
+              "const float *scale,\n    const void *more, long long m, long "
+              "long n, long long k, long long batch,\n    long long a_bs, long "
+              "long b_bs, long long a_rs, long long a_cs,\n    long long b_rs, "
+              "long long b_cs, long long how)\n{\n    const ProductShape s = "
+              "{m, n, k, batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs};\n    "
+              "%s<L%d>(%sc, s, {how, scale, more});\n}\n",
+              a, b, c, epilogue ? "product_after" : "product_any", number,
               epilogue ? "" : "a, b, ");
 }
 

@@ -81,11 +81,14 @@ static AmpcFactors product_factors(const EmitGroup *g) {
 
 /* The epilogue that cuBLASLt computes, and how factors are rounded. */
 static void add_product(Facts *f, const EmitGroup *g) {
-    static const char *const product[] = {"none", "bias", "scale", "add"};
+    static const char *const product[] = {
+        "none", "bias", "scale", "add", "scale and bias", "scale, added"};
     uint32_t fn = g->step.fn;
     const char *words = fn == PLAN_PRODUCT_ADD ? ", added to what is there"
-                        : fn                   ? " with %s"
-                                               : "";
+                        : fn == PLAN_PRODUCT_SCALE_ADD
+                            ? " with scale, added to what is there"
+                        : fn ? " with %s"
+                             : "";
     AmpcFactors factors = product_factors(g);
     fact_form(f, "fused", "\"%s\"", words, product[fn]);
     if (factors) fact_word(f, "factors", factors_text[factors], " of %s");

@@ -297,8 +297,9 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
         out->epilogue =
             lower_kernel(&l, &made, ks, &out->ep_refs, &out->nep_ref);
         if (pool) return lower_pool(g, f, pool, ks->arena, d, out);
-        if (f->nodes.len == 2 && product_is_library(g, anchor))
-            out->end = product_end(g, anchor, node_get(g, f->nodes.data[1]));
+        if (product_is_library(g, anchor))
+            out->end =
+                product_end(g, anchor, f->nodes.data + 1, f->nodes.len - 1);
         return OK;
     }
     out->kind = PLAN_KERNEL;

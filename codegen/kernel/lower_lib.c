@@ -200,11 +200,12 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
         if (!(o->dtypes >> t & 1))
             return fail(d, n->loc, "%s of %s is not supported: cast to f32",
                         op_info[n->op].text, dtype_info[t].text);
-        if (o->dtypes == LIB_FLOAT && wide >= 0 && wide != (t == DT_F64))
+        bool floats = o->dtypes == LIB_FLOAT || o->dtypes == LIB_FACTOR;
+        if (floats && wide >= 0 && wide != (t == DT_F64))
             return fail(d, n->loc, "%s mixes f64 and %s: cast one operand",
                         op_info[n->op].text,
                         dtype_info[wide ? t : value_dtype(g, n->in[0])].text);
-        if (o->dtypes == LIB_FLOAT) wide = t == DT_F64;
+        if (floats) wide = t == DT_F64;
         s->refs[i] = lib_writes(lib, (int)i) ? v[i] : view_root(g, v[i]);
         s->pars[o->dtype_at] = t;
     }

@@ -64,10 +64,14 @@ static Status check_given(const Type *given, const Type *got, bool free_dtype,
                dtype_info[given->dtype].text);
 }
 
-/* Casts and views alone know types that are only stored. */
-static Status check_stored(const TypeCtx *cx, char *msg) {
+/* Casts and views alone know types that are only stored; on GPUs products and
+   transpositions, too (pass eights). */
+static Status check_stored(const Graph *g, const TypeCtx *cx, char *msg) {
     const Node *n = cx->n;
     if (n->op == OP_CAST || node_kind(n) == KIND_VIEW) return OK;
+    if (g->target == TARGET_CUDA &&
+        (n->op == OP_MATMUL || n->op == OP_TRANSPOSE))
+        return OK;
     for (int i = 0; i < n->nin; i++)
         if (cx->ins[i] && dtype_info[cx->ins[i]->dtype].stored)
             return bad(msg, "operand %d is %s: cast it to f32 first", i,
@@ -105,7 +109,7 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
             return bad(msg, "operand %d is absent", i);
     }
     if (op_info[n->op].type(&cx) != OK) return bad(msg, "%s", cx.msg);
-    TRY(check_stored(&cx, msg));
+    TRY(check_stored(g, &cx, msg));
     for (int i = 0; i < n->nout; i++) {
         Type t = cx.out[i];
         if (given) {

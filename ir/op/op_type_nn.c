@@ -27,7 +27,8 @@ Status ty_matmul(TypeCtx *cx) {
     if (!shape_broadcast(&ba, &bb, &t))
         return type_error(cx, "batch dimensions of %s and %s do not broadcast",
                           TXT(a), TXT(b));
-    t.dtype = dtype_promote(a->dtype, b->dtype);
+    t.dtype = dtype_info[a->dtype].stored ? DT_F32
+                                          : dtype_promote(a->dtype, b->dtype);
     t.dim[t.rank++] = m;
     t.dim[t.rank++] = n;
     return type_result(cx, 0, &t);

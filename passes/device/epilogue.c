@@ -31,7 +31,6 @@ bool target_epilogue_cuda(const Graph *g, NodeId anchor, const NodeId *nodes,
     const Node *product = node_get(g, anchor);
     if (target_any_epilogue(g, product)) return true;
     if (is_point_conv(g, product)) return false;
-    const Node *other = node_get(g, nodes[nodes[0].i == anchor.i]);
-    return n == 2 && !stored &&
-           product_end(g, product, other).how != PLAN_PRODUCT_PLAIN;
+    return nodes[0].i == anchor.i && !stored &&
+           product_end(g, product, nodes + 1, n - 1).how != PLAN_PRODUCT_PLAIN;
 }

@@ -296,9 +296,11 @@ static bool fits_anchor(Fuse *f, const NodeList *nodes) {
             if (value_dtype(g, v) == DT_F64) return false;
         }
     }
+    bool stored = false; /* a value before the last */
+    for (int i = 0; i < nodes->len - 1; i++)
+        stored |= leaves(f, node_get(g, nodes->data[i])->out[0]);
     return !f->target->epilogue ||
-           f->target->epilogue(g, anchor, nodes->data, nodes->len,
-                               leaves(f, product->out[0]));
+           f->target->epilogue(g, anchor, nodes->data, nodes->len, stored);
 }
 
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b) {

@@ -79,12 +79,20 @@ bool fuse_stored_anyway(const Fuse *f, ValueId v) {
 
 /* cuBLASLt's epilogue adds a stored value to a product and stores the sum:
    it pays only if both need a buffer anyway. */
-static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
+static bool sum_pays(const Fuse *f, const NodeList *own, NodeId last) {
     const Graph *g = f->g;
-    if (!f->target->epilogue || !product_is_library(g, product) ||
-        product_end(g, product, n).how != PLAN_PRODUCT_ADD)
+    const Node *product = node_get(g, own->data[0]), *n = node_get(g, last);
+    NodeId after[PRODUCT_MOST_AFTER];
+    int k = own->len - 1;
+    if (!f->target->epilogue || k >= PRODUCT_MOST_AFTER ||
+        !product_is_library(g, product))
         return true;
-    ValueId v = n->in[same_value(n->in[0], product->out[0])];
+    for (int i = 0; i < k; i++) after[i] = own->data[1 + i];
+    after[k] = last;
+    PlanProduct how = product_end(g, product, after, k + 1).how;
+    if (how != PLAN_PRODUCT_ADD && how != PLAN_PRODUCT_SCALE_ADD) return true;
+    ValueId sum = node_get(g, own->data[k])->out[0];
+    ValueId v = n->in[same_value(n->in[0], sum)];
     int m = maker(f, v);
     return fuse_stored_anyway(f, n->out[0]) &&
            (m < 0 || f->clusters.data[m].kind >= GROUP_ANCHOR ||
@@ -111,9 +119,7 @@ bool fuse_epilogue_pays(Fuse *f, int anchor, int c) {
     const NodeList *x = &cluster(f, c)->nodes,
                    *own = &cluster(f, anchor)->nodes;
     bool second = false, needed = false;
-    if (own->len == 1 && x->len == 1 &&
-        !sum_pays(f, node_get(f->g, own->data[0]), node_get(f->g, x->data[0])))
-        return false;
+    if (x->len == 1 && !sum_pays(f, own, x->data[0])) return false;
     for (int i = 0; i < x->len; i++) {
         const Node *n = node_get(f->g, x->data[i]);
         for (int k = 0; k < n->nin; k++)

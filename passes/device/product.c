@@ -58,10 +58,20 @@ static bool plain_matrix(int64_t rows, int64_t cols, int64_t rs, int64_t cs) {
     return (cs == 1 && rs >= cols) || (rs == 1 && cs >= rows);
 }
 
-static bool legal_types(int64_t in, int64_t out) {
-    if (in == DT_F64) return out == DT_F64;
-    if (in != DT_F32 && !dtype_is_low(in)) return false;
-    return out == in || out == DT_F32;
+bool product_fits_types(int64_t a, int64_t b, int64_t out) {
+    if (a == DT_F64) return b == DT_F64 && out == DT_F64;
+    if (product_of_eights(a))
+        return product_of_eights(b) && (a == DT_F8E4M3 || b == DT_F8E4M3) &&
+               (out == DT_F32 || out == DT_BF16 || out == DT_F16);
+    if (a != b || (a != DT_F32 && !dtype_is_low(a))) return false;
+    return out == a || out == DT_F32;
+}
+
+/* Rows of codes begin at 16 bytes, and sums have their elements side by side.
+ */
+static bool eights_lie_well(const LibGemm *p) {
+    return p->a_cs == 1 && p->b_rs == 1 && p->m % 16 == 0 && p->n % 16 == 0 &&
+           p->k % 16 == 0;
 }
 
 static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
@@ -73,7 +83,8 @@ bool product_fits(const LibGemm *p) {
     return fits_int(p->m) && fits_int(p->n) && fits_int(p->k) &&
            p->nbatch_dim <= 1 &&
            (!p->nbatch_dim || fits_batch(p->batch_dim[0])) &&
-           p->a_dtype == p->b_dtype && legal_types(p->a_dtype, p->c_dtype) &&
+           product_fits_types(p->a_dtype, p->b_dtype, p->c_dtype) &&
+           (!product_of_eights(p->a_dtype) || eights_lie_well(p)) &&
            plain_matrix(p->m, p->k, p->a_rs, p->a_cs) &&
            plain_matrix(p->k, p->n, p->b_rs, p->b_cs);
 }
@@ -90,26 +101,63 @@ bool product_is_library(const Graph *g, const Node *n) {
 
 /* ---- what follows -------------------------------------------------------- */
 
-ProductEnd product_end(const Graph *g, const Node *product, const Node *n) {
-    ProductEnd none = {PLAN_PRODUCT_PLAIN, {0}}, end = none;
-    ValueId p = product->out[0];
-    DType out = value_dtype(g, n->out[0]);
-    if ((n->op != OP_ADD && n->op != OP_MUL) ||
-        same_value(n->in[0], n->in[1]) || value_dtype(g, p) != DT_F32 ||
-        !legal_types(value_dtype(g, product->in[0]), out))
-        return none;
-    ValueId with = same_value(n->in[0], p) ? n->in[1] : n->in[0];
-    const Type *t = value_type(g, with), *y = value_type(g, p);
-    int64_t columns = y->dim[y->rank - 1];
+/* The operand beside v of n, a sum or product of two. */
+static ValueId operand_beside(const Node *n, ValueId v) {
+    return same_value(n->in[0], v) ? n->in[1] : n->in[0];
+}
+
+/* How n adds to y, the product's result or that times its scale; out: the
+   dtype of what is stored. */
+static PlanProduct product_sum(const Graph *g, ValueId y, const Node *n,
+                               ValueId with, bool eights, DType out) {
+    const Type *t = value_type(g, with), *x = value_type(g, y);
+    int64_t columns = x->dim[x->rank - 1];
     bool line = columns > 1 && t->rank > 0 && type_count(t) == columns &&
                 t->dim[t->rank - 1] == columns;
-    if (n->op == OP_ADD && t->dtype == out)
-        end.how = shape_equal(t, y) ? PLAN_PRODUCT_ADD
-                  : line            ? PLAN_PRODUCT_BIAS
-                                    : PLAN_PRODUCT_PLAIN;
-    else if (n->op == OP_MUL && t->dtype == DT_F32 && out == DT_F32 &&
-             type_count(t) == 1 && !value_is_immediate(g, with))
-        end.how = PLAN_PRODUCT_SCALE;
-    if (end.how != PLAN_PRODUCT_PLAIN) end.with = view_root(g, with);
+    if (n->op != OP_ADD || t->dtype != out) return PLAN_PRODUCT_PLAIN;
+    if (shape_equal(t, x)) return PLAN_PRODUCT_ADD;
+    /* the library's bias has 16 bits if factors have 8 */
+    return line && (!eights || out != DT_F32) ? PLAN_PRODUCT_BIAS
+                                              : PLAN_PRODUCT_PLAIN;
+}
+
+static bool product_scaled(const Graph *g, const Node *n, ValueId with) {
+    const Type *t = value_type(g, with);
+    return n->op == OP_MUL && t->dtype == DT_F32 && type_count(t) == 1 &&
+           !value_is_immediate(g, with);
+}
+
+ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
+                       int n) {
+    ProductEnd none = {.how = PLAN_PRODUCT_PLAIN}, end = none;
+    ValueId y = product->out[0];
+    if (n < 1 || n > PRODUCT_MOST_AFTER) return none;
+    DType in = value_dtype(g, product->in[0]),
+          out = value_dtype(g, node_get(g, after[n - 1])->out[0]);
+    bool eights = product_of_eights(in);
+    if (!product_fits_types(in, value_dtype(g, product->in[1]), out) ||
+        (n > 1 && !eights))
+        return none;
+    for (int i = 0; i < n; i++) {
+        const Node *x = node_get(g, after[i]);
+        if ((x->op != OP_ADD && x->op != OP_MUL) ||
+            same_value(x->in[0], x->in[1]) || value_dtype(g, y) != DT_F32)
+            return none;
+        ValueId with = operand_beside(x, y);
+        PlanProduct sum = product_sum(g, y, x, with, eights, out);
+        if (i == 0 && product_scaled(g, x, with) && (out == DT_F32 || eights)) {
+            end.how = PLAN_PRODUCT_SCALE;
+            end.scale = view_root(g, with);
+        } else if (i == n - 1 && sum != PLAN_PRODUCT_PLAIN) {
+            bool bias = sum == PLAN_PRODUCT_BIAS;
+            end.how = n == 1 ? sum
+                      : bias ? PLAN_PRODUCT_SCALE_BIAS
+                             : PLAN_PRODUCT_SCALE_ADD;
+            end.add = view_root(g, with);
+        } else {
+            return none;
+        }
+        y = x->out[0];
+    }
     return end;
 }

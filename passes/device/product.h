@@ -10,16 +10,25 @@
 /* Sizes and strides of matmul node n; t: the types of its operands and of its
    result. */
 void product_shape(const Node *n, LibGemm *p, const Type *const *t);
+/* True for the numbers of 8 bits that cuBLASLt multiplies. */
+static inline bool product_of_eights(int64_t dtype) {
+    return dtype == DT_F8E4M3 || dtype == DT_F8E5M2;
+}
+/* True if cuBLASLt multiplies a and b, with results of that type. */
+bool product_fits_types(int64_t a, int64_t b, int64_t out);
 bool product_fits(const LibGemm *p);
 /* True if n is a matrix product that cuBLASLt computes. */
 bool product_is_library(const Graph *g, const Node *n);
 
 typedef struct ProductEnd {
-    PlanProduct how; /* PLAN_PRODUCT_PLAIN: no epilogue */
-    ValueId with;    /* the buffer of the epilogue's operand */
+    PlanProduct how;    /* PLAN_PRODUCT_PLAIN: no epilogue */
+    ValueId scale, add; /* the buffers of its operands */
 } ProductEnd;
-/* The epilogue by which cuBLASLt can compute n, the only reader of the
+enum { PRODUCT_MOST_AFTER = 2 };
+/* The epilogue by which cuBLASLt can compute the nodes after[0] .. after[n -
+   1], of which each is the only reader of the one before, the first of the
    product. */
-ProductEnd product_end(const Graph *g, const Node *product, const Node *n);
+ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
+                       int n);
 
 #endif

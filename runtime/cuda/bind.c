@@ -90,7 +90,7 @@ typedef struct Counts {
     uint64_t scratch;
 } Counts;
 
-enum { PRODUCT_NUMBERS = 11 };
+enum { PRODUCT_NUMBERS = 11, PRODUCT_REFS = 5 };
 
 static uint64_t inputs_bytes(const AmpcModule *m, const PlanProgram *p) {
     uint64_t total = 0, bytes = 0;
@@ -143,7 +143,7 @@ ampc_status bind_tables(ampc_session *s) {
     for (uint32_t i = 0; i < s->plan->nstep; i++) {
         const PlanStep *t = &s->plan->steps[i];
         n.params += (size_t)t->nref + 4; /* count, scratch, condition */
-        if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_NUMBERS;
+        if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_REFS + PRODUCT_NUMBERS;
         n.products += t->kind == PLAN_PRODUCT;
         n.rows += table_words(t);
         if (counts_blocks(t) && n.counters < plan_tensors(t))
@@ -314,7 +314,10 @@ static ampc_status bind_own(Binder *b, GpuStep *out) {
     const PlanCudaKernel *k = b->s->m->cuda->kernels;
     ampc_status status = AMPC_OK;
     out->first.params = out->second.params = b->d->params;
-    for (uint32_t i = 0; i < 4; i++) push(b->d, i < t->nref ? ref_at(b, i) : 0);
+    int add = product_adds(t->fn);
+    for (uint32_t i = 0; i < 3; i++) push(b->d, ref_at(b, i));
+    push(b->d, product_scales(t->fn) ? ref_at(b, 3) : 0);
+    push(b->d, add >= 0 ? ref_at(b, 3 + (uint32_t)add) : 0);
     for (int i = 0; i < PRODUCT_NUMBERS; i++) push(b->d, (uint64_t)numbers[i]);
     if (t->second)
         status = launch_shape(b, t->second - 1, k[t->second - 1].blocks,

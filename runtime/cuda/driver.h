@@ -100,7 +100,9 @@ enum { /* cudaDataType_t */
        LT_R_32F = 0,
        LT_R_64F = 1,
        LT_R_16F = 2,
-       LT_R_16BF = 14
+       LT_R_16BF = 14,
+       LT_R_8F_E4M3 = 28,
+       LT_R_8F_E5M2 = 29
 };
 
 enum { /* cublasComputeType_t */
@@ -115,6 +117,7 @@ enum {
     LT_OP_T = 1,
     LT_POINTER_HOST = 0,
     LT_POINTER_DEVICE = 1,
+    LT_POINTER_SCALE = 2, /* ours: LT_DESC_A_SCALE_POINTER in its place */
     LT_ORDER_COL = 0
 };
 
@@ -123,7 +126,8 @@ enum { /* cublasLtMatmulDescAttributes_t */
        LT_DESC_TRANSA = 3,
        LT_DESC_TRANSB = 4,
        LT_DESC_EPILOGUE = 7,
-       LT_DESC_BIAS_POINTER = 8
+       LT_DESC_BIAS_POINTER = 8,
+       LT_DESC_A_SCALE_POINTER = 17
 };
 
 enum { /* cublasLtMatrixLayoutAttribute_t */

@@ -76,23 +76,27 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 /* ---- where cuBLASLt refuses ---------------------------------------------- */
 
 /* A PlanProduct, computed by product_any. */
-#define PRODUCT_PLAIN 0
-#define PRODUCT_BIAS  1
-#define PRODUCT_SCALE 2
-#define PRODUCT_ADD   3
+#define PRODUCT_PLAIN      0
+#define PRODUCT_BIAS       1
+#define PRODUCT_SCALE      2
+#define PRODUCT_ADD        3
+#define PRODUCT_SCALE_BIAS 4
+#define PRODUCT_SCALE_ADD  5
 
-/* What follows a product: `more` has elements of C, for PRODUCT_SCALE one
-   float. */
+/* What follows a product: `more` has elements of C. */
 struct ProductAfter {
     long long how;
+    const float *scale; /* null: 1 */
     const void *more;
     /* The epilogue of element i, in column col; rounds once. */
     template <class C, class Acc>
     __device__ C finish(Acc acc, long long i, long long col) const {
         const C *c = (const C *)more;
-        if (how == PRODUCT_BIAS) acc = acc + (Acc)widen(c[col]);
-        if (how == PRODUCT_ADD) acc = acc + (Acc)widen(c[i]);
-        if (how == PRODUCT_SCALE) acc = acc * (Acc) * (const float *)more;
+        if (scale) acc = acc * (Acc)*scale;
+        if (how == PRODUCT_BIAS || how == PRODUCT_SCALE_BIAS)
+            acc = acc + (Acc)widen(c[col]);
+        if (how == PRODUCT_ADD || how == PRODUCT_SCALE_ADD)
+            acc = acc + (Acc)widen(c[i]);
         return narrow<C>(acc);
     }
 };
@@ -128,9 +132,9 @@ struct ProductShape {
     long long m, n, k, batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs;
 };
 
-/* P: A (and B), C, Acc. */
+/* P: A, B, C, Acc. */
 template <class P>
-__device__ void product_any(const typename P::A *a, const typename P::A *b,
+__device__ void product_any(const typename P::A *a, const typename P::B *b,
                             typename P::C *c, const ProductShape &s,
                             const ProductAfter &after) {
     typedef FmaTile<typename P::Acc, 64, 64, 4, 4> T;
@@ -139,7 +143,7 @@ __device__ void product_any(const typename P::A *a, const typename P::A *b,
     for (long long t = blockIdx.x; t < mt * nt * s.batch; t += gridDim.x) {
         long long batch = t / (mt * nt);
         AnyMatrix<typename P::A> la = {a + batch * s.a_bs, s.a_rs, s.a_cs};
-        AnyMatrix<typename P::A> lb = {b + batch * s.b_bs, s.b_cs, s.b_rs};
+        AnyMatrix<typename P::B> lb = {b + batch * s.b_bs, s.b_cs, s.b_rs};
         StoreAny<P> out = {c, after, batch * s.m * s.n, s.n};
         Part<long long> part = {t % mt * T::m, s.m, t / mt % nt * T::n,
                                 s.n,           0,   s.k};

@@ -72,6 +72,11 @@ static int32_t align_of(CUdeviceptr p) {
     return align;
 }
 
+/* Numbers of 8 bits. */
+static bool is_eight(int64_t dtype) {
+    return dtype == AMPC_F8E4M3 || dtype == AMPC_F8E5M2;
+}
+
 static ampc_status cannot(ampc_session *s, const PlanStep *t,
                           const char *what) {
     return session_fail(s, AMPC_ERR_UNSUPPORTED,
@@ -96,12 +101,15 @@ static ampc_status make_key(ampc_session *s, const PlanStep *t,
     k->type_o = type_code(g->c_dtype);
     k->compute = p->f64 ? LT_COMPUTE_64F : compute[plan_factors(s->plan, t)];
     k->epilogue = bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT;
-    k->pointer = p->alpha ? LT_POINTER_DEVICE : LT_POINTER_HOST;
+    k->pointer = p->scale   ? LT_POINTER_SCALE
+                 : p->alpha ? LT_POINTER_DEVICE
+                            : LT_POINTER_HOST;
     k->align_a = align_of(p->a);
     k->align_b = align_of(p->b);
     k->align_o = align_of(p->out | p->add);
     k->align_bias = bias ? align_of(bias) : 0;
-    if (k->type_a < 0 || k->type_a != k->type_b || k->type_o < 0 ||
+    bool eights = is_eight(g->a_dtype) && is_eight(g->b_dtype);
+    if (k->type_a < 0 || (k->type_a != k->type_b && !eights) || k->type_o < 0 ||
         (p->f64 && p->alpha))
         return cannot(s, t, "its types");
     if (!one_batch(g, k)) return cannot(s, t, "its batch axes");
@@ -148,6 +156,7 @@ static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
     if (k->epilogue != LT_EPILOGUE_DEFAULT) SET(LT_DESC_EPILOGUE, k->epilogue);
     if (bias) SET(LT_DESC_BIAS_POINTER, bias);
     if (p->alpha) SET(LT_DESC_POINTER_MODE, k->pointer);
+    if (p->scale) SET(LT_DESC_A_SCALE_POINTER, p->scale);
 #undef SET
     return e;
 }
@@ -155,7 +164,7 @@ static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
 int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key) {
     lt->DescDestroy(p->desc);
     p->desc = NULL;
-    p->alpha = 0;
+    p->alpha = p->scale = 0;
     key->epilogue = LT_EPILOGUE_DEFAULT;
     key->pointer = LT_POINTER_HOST;
     key->align_bias = 0;
@@ -167,26 +176,32 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
     const PlanRef *ref = s->plan->refs + t->ref0;
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
-    CUdeviceptr more = 0, bias = 0, add = 0;
+    CUdeviceptr more = 0, bias = 0;
+    bool eights = is_eight(g->a_dtype);
     uint64_t result_bytes;
     bool empty;
     if (!dims_ok(g, &result_bytes, &empty)) return cannot(s, t, "its size");
-    if (t->fn != PLAN_PRODUCT_PLAIN) more = gpu_address(s, program, ref[3]);
-    if (t->fn == PLAN_PRODUCT_BIAS) bias = more;
-    if (t->fn == PLAN_PRODUCT_ADD) add = more;
+    int adds = product_adds(t->fn);
+    if (adds >= 0) more = gpu_address(s, program, ref[3 + adds]);
+    if (t->fn == PLAN_PRODUCT_BIAS || t->fn == PLAN_PRODUCT_SCALE_BIAS)
+        bias = more;
+    CUdeviceptr scale =
+        product_scales(t->fn) ? gpu_address(s, program, ref[3]) : 0;
     *p = (GpuProduct){.a = gpu_address(s, program, ref[1]),
                       .b = gpu_address(s, program, ref[0]),
                       .out = gpu_address(s, program, ref[2]),
-                      .add = add,
-                      .alpha = more - bias - add,
+                      .add = more - bias,
+                      .alpha = eights ? 0 : scale,
+                      .scale = eights ? scale : 0,
                       .own = t->second && g->nbatch_dim <= 1,
                       .after = t->epilogue,
                       .f64 = g->a_dtype == AMPC_F64};
     if (empty) {
         p->zeros = result_bytes;
-        if (p->zeros && more) return cannot(s, t, "it sums nothing");
+        if (p->zeros && t->fn) return cannot(s, t, "it sums nothing");
         return AMPC_OK;
     }
+    if (t->fn > PLAN_PRODUCT_ADD && !eights) return cannot(s, t, "its scale");
     TRY(make_key(s, t, p, bias, key));
     int e = make_layouts(lt, key, p);
     if (e == 0) e = make_desc(lt, key, p, bias);

@@ -69,6 +69,7 @@ enum {
               1 << AMPC_U32 | 1 << AMPC_I32 | 1 << AMPC_U64 | 1 << AMPC_I64,
     LIB_FLOAT32 = 1 << AMPC_F16 | 1 << AMPC_BF16 | 1 << AMPC_F32,
     LIB_FLOAT = LIB_FLOAT32 | 1 << AMPC_F64,
+    LIB_FACTOR = LIB_FLOAT | 1 << AMPC_F8E4M3 | 1 << AMPC_F8E5M2, /* on GPUs */
     LIB_NUMERIC = LIB_INT | LIB_FLOAT,
     LIB_ANY = (1 << AMPC_NDTYPE) - 1
 };

@@ -107,12 +107,13 @@ typedef enum PlanStepKind {
                      block of a tensor whose last refs are not PLAN_NONE does
                      something more */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
-                     operand that fn names; par: LibGemm and, if they are not
+                     operands that fn names; par: LibGemm and, if they are not
                      AMPC_FACTORS_F32, the AmpcFactors.  Where it refuses,
-                     by `second`: kernel(a, b, result, operand or NULL, m, n, k,
-                     batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs); or where it
-                     refuses fn alone, the product and then `epilogue`, a kernel
-                     with the same parameters, on its result */
+                     by `second`: kernel(a, b, result, scale or NULL, what is
+                     added or NULL, m, n, k, batch, a_bs, b_bs, a_rs, a_cs,
+                     b_rs, b_cs, fn); or where it refuses fn alone, the product
+                     and then `epilogue`, a kernel with the same parameters, on
+                     its result */
     PLAN_COPY,    /* copies ref 0 to ref 1 by the driver; par: LibCopy */
     /* on any */
     PLAN_SUM, /* the refs, f32 gradients that are final, are summed over ranks;
@@ -138,9 +139,27 @@ typedef enum PlanProduct {
     PLAN_PRODUCT_BIAS,  /* + ref 3, one value per column, of the result's dtype
                          */
     PLAN_PRODUCT_SCALE, /* * ref 3, an f32 on the device                    */
-    PLAN_PRODUCT_ADD    /* + ref 3, which has the result's layout and may
+    PLAN_PRODUCT_ADD,   /* + ref 3, which has the result's layout and may
                            share its memory */
+    /* of numbers of 8 bits alone: * ref 3, and then as above + ref 4 */
+    PLAN_PRODUCT_SCALE_BIAS,
+    PLAN_PRODUCT_SCALE_ADD
 } PlanProduct;
+
+static inline bool product_scales(uint32_t fn) {
+    return fn == PLAN_PRODUCT_SCALE || fn >= PLAN_PRODUCT_SCALE_BIAS;
+}
+
+/* The ref, apart from the first three, that is added; -1: none. */
+static inline int product_adds(uint32_t fn) {
+    if (fn == PLAN_PRODUCT_PLAIN || fn == PLAN_PRODUCT_SCALE) return -1;
+    return product_scales(fn);
+}
+
+/* Refs apart from the first three. */
+static inline uint32_t product_more(uint32_t fn) {
+    return (uint32_t)(product_scales(fn) + (product_adds(fn) >= 0));
+}
 
 typedef struct PlanStep {
     uint32_t kind;

@@ -113,7 +113,8 @@ static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
     if (!l || t->nref != l->noperand + more || t->npar != l->npar) return false;
     const PlanRef *refs = p->refs + t->ref0;
     return plan_operands_ok(l, refs, p->pars + t->par0, !t->epilogue) &&
-           (!more || refs[l->noperand].space != PLAN_NONE);
+           (more < 1 || refs[l->noperand].space != PLAN_NONE) &&
+           (more < 2 || refs[l->noperand + 1].space != PLAN_NONE);
 }
 
 /* Checks a convolution with a pool over the planes of its result. If the
@@ -199,10 +200,9 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
         PlanStep exact = *t;
         int64_t factors = plan_factors(c->t, t);
         exact.npar -= factors != AMPC_FACTORS_F32;
-        return !cpu && t->fn <= PLAN_PRODUCT_ADD && factors >= 0 &&
+        return !cpu && t->fn <= PLAN_PRODUCT_SCALE_ADD && factors >= 0 &&
                factors < AMPC_NFACTORS &&
-               plan_lib_ok(c->t, &exact, PLAN_LIB_GEMM,
-                           t->fn > PLAN_PRODUCT_PLAIN);
+               plan_lib_ok(c->t, &exact, PLAN_LIB_GEMM, product_more(t->fn));
     }
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);

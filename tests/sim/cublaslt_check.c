@@ -13,6 +13,8 @@
 
 size_t lt_type_size(int type) {
     switch (type) {
+    case LT_R_8F_E4M3:
+    case LT_R_8F_E5M2: return 1;
     case LT_R_16F:
     case LT_R_16BF: return 2;
     case LT_R_32F: return 4;
@@ -41,8 +43,38 @@ bool lt_is_fast(int compute) {
            compute == LT_COMPUTE_32F_FAST_16BF;
 }
 
+/* GPUs from sm_89 on multiply numbers of 8 bits; of all layouts, the first
+   operand transposed and the second not. Not on sm_100, which takes others. */
+static int check_eights(const LtProblem *p, const char **why) {
+    int a = p->m[0].type, b = p->m[1].type, out = p->m[3].type;
+    if (!lt_is_eight(a) || !lt_is_eight(b))
+        REFUSE(LT_NOT_SUPPORTED, "an operand of 8 bits and another");
+    if (a == LT_R_8F_E5M2 && b == LT_R_8F_E5M2)
+        REFUSE(LT_NOT_SUPPORTED, "both operands are e5m2");
+    if (sim_capability() < 89)
+        REFUSE(LT_NOT_SUPPORTED, "this GPU multiplies no numbers of 8 bits");
+    if (!lt_is_half(out) && out != LT_R_32F)
+        REFUSE(LT_NOT_SUPPORTED, "D of a product of 8 bits");
+    if (p->m[2].type != out) REFUSE(LT_NOT_SUPPORTED, "C and D differ in type");
+    if (p->desc.compute != LT_COMPUTE_32F || p->desc.scale != LT_R_32F)
+        REFUSE(LT_NOT_SUPPORTED, "compute or scale type of 8 bits");
+    if (p->desc.epilogue != LT_EPILOGUE_DEFAULT &&
+        (p->desc.epilogue != LT_EPILOGUE_BIAS || !lt_is_half(out)))
+        REFUSE(LT_NOT_SUPPORTED, "an epilogue of a product of 8 bits other "
+                                 "than a bias of 16 bits");
+    if (p->desc.transa != LT_OP_T || p->desc.transb != LT_OP_N)
+        REFUSE(LT_NOT_SUPPORTED, "layouts other than TN for 8 bits");
+    for (int i = 0; i < 4; i++)
+        if (p->m[i].rows % 16 || p->m[i].cols % 16)
+            REFUSE(LT_NOT_SUPPORTED, "sizes of 8 bits not multiples of 16");
+    return LT_SUCCESS;
+}
+
 static int check_types(const LtProblem *p, const char **why) {
     int in = p->m[0].type, out = p->m[3].type;
+    if (lt_is_eight(in) || lt_is_eight(p->m[1].type))
+        return check_eights(p, why);
+    if (p->desc.a_scale) REFUSE(LT_NOT_SUPPORTED, "a scale of A");
     bool wide = in == LT_R_64F;
     if (!lt_type_size(in) || !lt_type_size(out))
         REFUSE(LT_NOT_SUPPORTED, "an element type other than f16, bf16, f32, "
@@ -139,7 +171,7 @@ size_t lt_kind_workspace(int kind, const LtProblem *p) {
 }
 
 bool lt_kind_fits(int kind, const LtProblem *p) {
-    if (kind == LT_KIND_LOOSE) return true;
+    if (kind == LT_KIND_LOOSE) return !lt_is_eight(p->m[0].type);
     for (int i = 0; i < 4; i++) {
         size_t size = lt_type_size(p->m[i].type);
         if ((size_t)p->m[i].ld * size % 16) return false;
@@ -228,6 +260,9 @@ int lt_check_call(const LtCall *c, const char **why) {
             REFUSE(LT_EXECUTION_FAILED, "the bias reaches outside of device "
                                         "memory");
     }
+    uint64_t scale = c->p.desc.a_scale;
+    if (scale && (scale % 4 || !sim_device_range(scale, 4)))
+        REFUSE(LT_EXECUTION_FAILED, "the scale of A outside of device memory");
     int s = check_workspace(c, why);
     if (s == LT_SUCCESS) s = check_scalars(c, why);
     return s == LT_SUCCESS ? check_overlap(c, m, bias, why) : s;

@@ -19,6 +19,8 @@ static double load(int type, const char *at, int64_t i) {
     float f;
     double d;
     switch (type) {
+    case LT_R_8F_E4M3: return f8e4m3_to_f32((uint8_t)at[i]);
+    case LT_R_8F_E5M2: return f8e5m2_to_f32((uint8_t)at[i]);
     case LT_R_16F: return memcpy(&h, at + 2 * i, 2), f16_to_f32(h);
     case LT_R_16BF: return memcpy(&h, at + 2 * i, 2), bf16_to_f32(h);
     case LT_R_32F: return memcpy(&f, at + 4 * i, 4), f;
@@ -126,8 +128,11 @@ static double finish(const LtCall *c, double sum, int64_t row, int64_t col,
                      int64_t batch) {
     const struct LtLayout_st *m = &c->p.m[2];
     bool wide = c->p.desc.compute == LT_COMPUTE_64F;
+    float scale = 1;
+    if (c->p.desc.a_scale)
+        memcpy(&scale, (const void *)(uintptr_t)c->p.desc.a_scale, 4);
     double v = c->alpha * sum;
-    if (!wide) v = (float)v;
+    if (!wide) v = (float)v * scale;
     if (c->beta != 0) {
         int64_t at = batch * m->stride + col * m->ld + row;
         double old = load(m->type, (const char *)(uintptr_t)c->at[2], at);

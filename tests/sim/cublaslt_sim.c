@@ -108,6 +108,7 @@ int cublasLtMatmulDescSetAttribute(LtDesc d, int attribute, const void *value,
     case LT_DESC_TRANSB: return set_field(&d->transb, 4, value, size);
     case LT_DESC_EPILOGUE: return set_field(&d->epilogue, 4, value, size);
     case LT_DESC_BIAS_POINTER: return set_field(&d->bias, 8, value, size);
+    case LT_DESC_A_SCALE_POINTER: return set_field(&d->a_scale, 8, value, size);
     default: return LT_INVALID_VALUE;
     }
 }

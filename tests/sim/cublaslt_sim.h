@@ -20,7 +20,8 @@ struct LtLayout_st {
 struct LtDesc_st {
     int compute, scale, pointer_mode, transa, transb;
     uint32_t epilogue;
-    uint64_t bias; /* device address */
+    uint64_t bias;    /* device address */
+    uint64_t a_scale; /* device address of a float; 0: 1 */
 };
 
 struct LtPref_st {
@@ -58,6 +59,10 @@ typedef enum LtKind {
 size_t lt_type_size(int type);
 /* True if fp32 operands are rounded before they are multiplied. */
 bool lt_is_fast(int compute);
+/* Numbers of 8 bits: e4m3, e5m2. */
+static inline bool lt_is_eight(int type) {
+    return type == LT_R_8F_E4M3 || type == LT_R_8F_E5M2;
+}
 static inline int lt_is_half(int type) {
     return type == LT_R_16F || type == LT_R_16BF;
 }

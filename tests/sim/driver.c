@@ -43,6 +43,8 @@ void driver_forget(void) {
     generation++;
 }
 
+int sim_capability(void) { return sim_config.cc; }
+
 int sim_current_device(void) {
     sim_lock();
     CUcontext c = context_current();

@@ -131,6 +131,8 @@ SIM_API bool sim_captures(void);
 SIM_API bool sim_device_range(CUdeviceptr p, size_t bytes);
 /* Ordinal of the calling thread's current device, -1 without context. */
 SIM_API int sim_current_device(void);
+/* The compute capability times 10. */
+SIM_API int sim_capability(void);
 SIM_API uint64_t sim_random(void); /* a random number from the seed's stream */
 
 #ifdef __cplusplus

@@ -79,12 +79,20 @@ void from_device(const Gpu *g, void *to, CUdeviceptr p, size_t n) {
 /* ---- one product --------------------------------------------------------- */
 
 static size_t size_of(int type) {
-    return type == LT_R_64F ? 8 : type == LT_R_32F ? 4 : 2;
+    switch (type) {
+    case LT_R_64F: return 8;
+    case LT_R_32F: return 4;
+    case LT_R_8F_E4M3:
+    case LT_R_8F_E5M2: return 1;
+    default: return 2;
+    }
 }
 
 static double get(int type, const void *p, size_t i) {
     if (type == LT_R_64F) return ((const double *)p)[i];
     if (type == LT_R_32F) return ((const float *)p)[i];
+    if (type == LT_R_8F_E4M3) return f8e4m3_to_f32(((const uint8_t *)p)[i]);
+    if (type == LT_R_8F_E5M2) return f8e5m2_to_f32(((const uint8_t *)p)[i]);
     uint16_t h = ((const uint16_t *)p)[i];
     return type == LT_R_16F ? f16_to_f32(h) : bf16_to_f32(h);
 }
@@ -94,6 +102,10 @@ static void put(int type, void *p, size_t i, double v) {
         ((double *)p)[i] = v;
     else if (type == LT_R_32F)
         ((float *)p)[i] = (float)v;
+    else if (type == LT_R_8F_E4M3)
+        ((uint8_t *)p)[i] = f32_to_f8e4m3((float)v);
+    else if (type == LT_R_8F_E5M2)
+        ((uint8_t *)p)[i] = f32_to_f8e5m2((float)v);
     else if (type == LT_R_16F)
         ((uint16_t *)p)[i] = f32_to_f16((float)v);
     else
