@@ -345,7 +345,9 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
 /* ---- steps --------------------------------------------------------------- */
 
 static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
-    const PlanCudaKernel *k = &cuda->kernels.data[e->step.fn];
+    CudaWork work = cuda_work(cuda, e->step.fn);
+    uint32_t main = work.second ? e->step.second - 1 : e->step.fn;
+    const PlanCudaKernel *k = &cuda->kernels.data[main];
     for (int i = 0; i < e->n; i++) {
         int64_t n = e->s[i].npar ? e->s[i].pars[0] : 0;
         c->blocks +=
@@ -354,7 +356,6 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     c->launches = e->step.second && e->step.kind == PLAN_LAUNCH ? 2 : 1;
     c->threads = k->threads;
     c->shared = k->shared;
-    CudaWork work = cuda_work(cuda, e->step.fn);
     c->rate = work.rate;
     c->insts = work.insts;
     c->wavefronts = work.wavefronts;

@@ -65,9 +65,11 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 /* ---- cuda_lib.c ---------------------------------------------------------- */
 
 /* StepCost's rate, insts and wavefronts of a hand-written kernel (cost.h);
-   bytes of scratch that it writes and reads. */
+   bytes of scratch that it writes and reads; whether l<number>_2 does that work
+   and l<number> prepares it. */
 typedef struct CudaWork {
     double rate, insts, wavefronts, bytes;
+    bool second;
 } CudaWork;
 
 typedef struct CudaLib {

@@ -3,6 +3,7 @@
 
    cuda_lib_launch.c   the struct of a kernel's constants, and its launches
    cuda_lib_tiles.c    products and convolutions
+   cuda_lib_windows.c  convolutions of stride 1
    cuda_lib.c          the others; which routine is printed how */
 #ifndef AMPC_CODEGEN_CUDA_CUDA_LIB_H
 #define AMPC_CODEGEN_CUDA_CUDA_LIB_H
@@ -65,7 +66,28 @@ void cl_put_operands(LibPrint *p, const char *more);
 void cl_put_body(LibPrint *p, const char *suffix, const char *more,
                  const char *last);
 
+typedef struct TileShape {
+    int m, n;         /* of a block                                         */
+    int sub_m, sub_n; /* tile of a warp (mma) or of a thread (fma) */
+    int threads, resident; /* tile of a block; least number of blocks per
+                              multiprocessor */
+} TileShape;
+
+/* Results that a thread stores at once, and its instructions for each of them
+   (counted in SASS). */
+typedef struct StoreRun {
+    int near;
+    bool apart; /* single elements: only their address is computed once */
+    double insts;
+} StoreRun;
+
 /* ---- cuda_lib_tiles.c ---------------------------------------------------- */
+
+/* Prints the type of a tile for factors of type `of`. */
+void cl_put_tile(LibPrint *p, const char *tile, const char *of,
+                 const TileShape *s);
+/* cl_begin for X, W and Y. */
+void cl_begin_conv(LibPrint *p, const LibConv *c);
 
 /* Print the routines of these names (lib.def). */
 void print_gemm(LibPrint *p, const LibGemm *g);
@@ -73,5 +95,18 @@ void print_gemm_quantized(LibPrint *p, const LibGemmQuantized *g);
 void print_conv_fwd(LibPrint *p, const LibConv *c);
 void print_conv_dgrad(LibPrint *p, const LibConv *c);
 void print_conv_wgrad(LibPrint *p, const LibConv *c);
+
+/* ---- cuda_lib_windows.c -------------------------------------------------- */
+
+/* Prints the convolution, or its gradient by X; false: another kernel
+   computes it. */
+bool cl_put_window(LibPrint *p, const LibConv *c, bool back, StoreRun r);
+/* Tiles of the gradient by the weights, of a group; 0: another kernel computes
+   it. */
+int64_t cl_window_sums(const LibPrint *p, const LibConv *c);
+/* Its constants, memory and work, for so many blocks and slices of the
+   results. */
+void cl_put_window_sums(LibPrint *p, const LibConv *c, int64_t blocks,
+                        int64_t slices);
 
 #endif

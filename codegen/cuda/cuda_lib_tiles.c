@@ -8,13 +8,6 @@
 
 /* ---- tiles --------------------------------------------------------------- */
 
-typedef struct TileShape {
-    int m, n;         /* of a block                                         */
-    int sub_m, sub_n; /* tile of a warp (mma) or of a thread (fma) */
-    int threads, resident; /* tile of a block; least number of blocks per
-                              multiprocessor */
-} TileShape;
-
 typedef struct TilePick {
     const char *mma; /* type of the factors of tensor cores; NULL: none */
     bool converts;   /* these are rounded fp32 operands */
@@ -76,14 +69,6 @@ static const struct {
 typedef struct TileOperands {
     Staging a, b;
 } TileOperands;
-
-/* Results that a thread stores at once, and its instructions for each of them
-   (counted in SASS). */
-typedef struct StoreRun {
-    int near;
-    bool apart; /* single elements: only their address is computed once */
-    double insts;
-} StoreRun;
 
 static int near_of(int64_t dtype, int64_t line) {
     int n = 16 / dtype_info[dtype].bytes;
@@ -153,6 +138,12 @@ static CudaWork tile_work(const TilePick *t, TileOperands in, StoreRun r,
                                results * r.insts};
 }
 
+void cl_put_tile(LibPrint *p, const char *tile, const char *of,
+                 const TileShape *s) {
+    sb_printf(p->sb, "    typedef %s<%s, %d, %d, %d, %d> Tile;\n", tile, of,
+              s->m, s->n, s->sub_m, s->sub_n);
+}
+
 /* Prints the tile type for factors with that dtype; each result of `blocks`
    tiles is a sum of `depth` products. */
 static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype,
@@ -165,9 +156,7 @@ static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype,
         p->out->work.rate =
             FMA_RATE * fmin(1, sqrt(s->m * s->n / (128. * 128)));
     const char *of = t->mma ? t->mma : dtype == DT_F64 ? "double" : "float";
-    sb_printf(p->sb, "    typedef %s<%s, %d, %d, %d, %d> Tile;\n",
-              t->mma ? "MmaTile" : "FmaTile", of, s->m, s->n, s->sub_m,
-              s->sub_n);
+    cl_put_tile(p, t->mma ? "MmaTile" : "FmaTile", of, s);
     p->out->weight = t->mma ? 20 : 14;
 }
 
@@ -274,8 +263,7 @@ void print_cuda_product(const LibGemm *p, bool epilogue, int number, StrBuf *sb,
 
 /* ---- convolution --------------------------------------------------------- */
 
-/* X, W and Y. */
-static void begin_conv(LibPrint *p, const LibConv *c) {
+void cl_begin_conv(LibPrint *p, const LibConv *c) {
     cl_begin(p,
              (Shape[]){{c->x_dtype, {c->n, c->c}, 2, c->in},
                        {c->w_dtype, {c->k, c->c / c->group}, 2, c->kernel},
@@ -291,7 +279,7 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
     TilePick t = tile_pick(p, x, c->w_dtype, m, n, products);
     bool direct = m <= DIRECT_CHANNELS;
     if (results == 0) return;
-    begin_conv(p, c);
+    cl_begin_conv(p, c);
     if (!direct) put_tile(p, &t, x, in, r, depth, t.tiles * products);
     if (direct)
         cl_kernel_each(p, false, r.apart ? results : results / r.near);
@@ -303,12 +291,14 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
 
 void print_conv_fwd(LibPrint *p, const LibConv *c) {
     int64_t line = lib_volume(c->out), cols = c->n * line;
+    StoreRun r = run_of_planes(p, c->y_dtype, line, c->n);
+    if (cl_put_window(p, c, false, r)) return;
     int64_t depth = c->c / c->group * lib_volume(c->kernel);
     TileOperands in = {near_of(c->w_dtype, depth) > 1 ? STAGE_VECTORS
                                                       : STAGE_SINGLES,
                        cuda_conv_points(c) ? STAGE_LINES : STAGE_ROWS};
     put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols, in,
-             run_of_planes(p, c->y_dtype, line, c->n), depth);
+             r, depth);
 }
 
 void print_conv_dgrad(LibPrint *p, const LibConv *c) {
@@ -319,6 +309,7 @@ void print_conv_dgrad(LibPrint *p, const LibConv *c) {
     for (int i = 0; i < 3; i++) cols *= up_div(c->in[i], c->stride[i]);
     if (phases == 1) {
         r = run_of_planes(p, c->x_dtype, line, c->n);
+        if (cl_put_window(p, c, true, r)) return;
     } else if (lib_volume(c->kernel) == 1 && !c->pad[0] && !c->pad[1] &&
                !c->pad[2]) { /* one phase, which also stores the zeros of the
                                 others */
@@ -348,6 +339,57 @@ static int64_t fill_gpu(int64_t blocks, int64_t times) {
     return best;
 }
 
+static void put_wgrad_tile(LibPrint *p, const LibConv *c, const TilePick *t,
+                           int64_t blocks, int64_t splits) {
+    int64_t line = lib_volume(c->out);
+    int64_t cols = c->c / c->group * lib_volume(c->kernel);
+    bool points = cuda_conv_points(c);
+    TileOperands in = {near_of(c->y_dtype, line) > 1 ? STAGE_VECTORS
+                                                     : STAGE_SINGLES,
+                       !points                         ? STAGE_STEPS
+                       : near_of(c->x_dtype, line) > 1 ? STAGE_VECTORS
+                                                       : STAGE_SINGLES};
+    put_tile(p, t, c->x_dtype, in,
+             run_of(p, splits > 1 ? DT_F32 : c->w_dtype, cols),
+             c->n * line / splits, blocks * splits);
+}
+
+/* Clocks of a multiprocessor for the work: its wavefronts, or its instructions,
+   of which it issues 0.6 * 128 lanes a clock (rates.def). */
+static double work_clocks(CudaWork w) {
+    return fmax(w.wavefronts, w.insts / (0.6 * 128));
+}
+
+/* Prints into `to` and `out` how tiles, or windows, compute the gradient in
+   `splits` slices. */
+static void put_wgrad(const LibPrint *p, const LibConv *c, const TilePick *t,
+                      int64_t windows, int64_t splits, StrBuf *to,
+                      CudaLib *out) {
+    LibPrint q = *p;
+    q.sb = to;
+    q.out = out;
+    if (windows)
+        cl_put_window_sums(&q, c, windows * c->group * splits, splits);
+    else
+        put_wgrad_tile(&q, c, t, t->tiles * c->group, splits);
+}
+
+/* Tiles of conv_window.cuh if that takes fewer clocks than t, else 0. */
+static int64_t wgrad_windows(const LibPrint *p, const LibConv *c,
+                             const TilePick *t, int64_t times) {
+    int64_t windows = cl_window_sums(p, c);
+    StrBuf text = {0};
+    CudaLib by_window = {0}, by_tile = {0};
+    if (!windows) return 0;
+    put_wgrad(p, c, t, windows, fill_gpu(windows * c->group, times), &text,
+              &by_window);
+    put_wgrad(p, c, t, 0, fill_gpu(t->tiles * c->group, times), &text,
+              &by_tile);
+    sb_free(&text);
+    return work_clocks(by_window.work) < work_clocks(by_tile.work) ? windows
+                                                                   : 0;
+}
+
 void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t kg = c->k / c->group, cg = c->c / c->group;
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
@@ -360,31 +402,26 @@ void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     if (times < 1) times = 1;
     TilePick t =
         tile_pick(p, c->x_dtype, c->y_dtype, kg, cols, c->group * times);
-    begin_conv(p, c);
+    cl_begin_conv(p, c);
     if (kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS) {
         cl_kernel(p, false, DIRECT_THREADS, size);
         cl_put_body(p, "_direct", "", "");
         return;
     }
-    int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks, times);
+    int64_t windows = wgrad_windows(p, c, &t, times);
+    int64_t blocks = (windows ? windows : t.tiles) * c->group;
+    int64_t splits = fill_gpu(blocks, times);
     const char *more = splits > 1 ? ", float *partial" : "";
-    int64_t line = lib_volume(c->out);
-    TileOperands in = {near_of(c->y_dtype, line) > 1 ? STAGE_VECTORS
-                                                     : STAGE_SINGLES,
-                       !points                         ? STAGE_STEPS
-                       : near_of(c->x_dtype, line) > 1 ? STAGE_VECTORS
-                                                       : STAGE_SINGLES};
-    put_tile(p, &t, c->x_dtype, in,
-             run_of(p, splits > 1 ? DT_F32 : c->w_dtype, cols),
-             c->n * line / splits, blocks * splits);
+    put_wgrad(p, c, &t, windows, splits, p->sb, p->out);
     cl_put_number(p, "splits", splits);
     cl_put_number(p, "points", points);
     int near = near_of(DT_F32, size); /* sums of slices per thread */
     while (near > 1 && size / near < GPU_BLOCKS * EACH_THREADS) near /= 2;
     cl_put_number(p, "sum_near", near);
-    cl_kernel_for(p, false, t.shape->threads, t.shape->resident,
-                  blocks * splits);
-    cl_put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
+    cl_kernel_for(p, false, windows ? WINDOW_THREADS : t.shape->threads,
+                  windows ? 2 : t.shape->resident, blocks * splits);
+    cl_put_body(p, windows ? "_window" : "", more,
+                splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;
     p->out->scratch = (uint64_t)(splits * size) * sizeof(float);
     cl_kernel_each(p, true, size / near);

@@ -12,10 +12,12 @@
 #include "tile.h"
 
 #ifdef __CUDACC_RTC__
+#define UNROLL_8 _Pragma("unroll 8")
 #define UNROLL_4 _Pragma("unroll 4")
 #define UNROLL_2 _Pragma("unroll 2")
 #define UNROLL_1 _Pragma("unroll 1")
 #else
+#define UNROLL_8
 #define UNROLL_4
 #define UNROLL_2
 #define UNROLL_1

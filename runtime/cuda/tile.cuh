@@ -293,6 +293,7 @@ __device__ inline void mma(tf32, float d[4], const unsigned a[4],
 /* Products of factors E, to which fp32 elements are rounded, with fp32 sums:
    BM x BN of C per block, WM x WN per warp. */
 template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
+    typedef E Operand;
     static constexpr int m = BM, n = BN, k = TILE_K_MMA / 2 * Factor<E>::per;
     static constexpr int threads = BM / WM * (BN / WN) * 32;
     static constexpr int pitch = TILE_K_MMA / 2;

@@ -18,6 +18,10 @@
 /* A block of DIRECT_THREADS sums one element of a small weight gradient. */
 #define DIRECT_THREADS 256
 
+/* The gradient by the weights of windows: rows of dY of a block. */
+#define WINDOW_ROWS    64
+#define WINDOW_THREADS 256
+
 /* scatter-add: at most SCATTER_BLOCKS ranges of rows, each inverted by one
    block; a line of at most SCATTER_LINE threads sums a row. */
 #define SCATTER_BLOCKS       256

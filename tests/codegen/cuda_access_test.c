@@ -288,15 +288,23 @@ static const struct {
      NULL},
     /* weights; X is read one element at a time: each tap shifts a line by
        one */
-    {"a convolution", CONV(CONV_FWD, 56, 128, BF16, BF16, BF16), "16 2", "16",
+    {"a convolution", CONV(CONV_FWD, 56, 8, BF16, BF16, BF16), "8 2", "16",
      NULL, NULL},
-    {"its gradient by X", CONV(CONV_DGRAD, 56, 128, BF16, BF16, BF16), "2",
-     "16", NULL, NULL},
-    {"its gradient by W", CONV(CONV_WGRAD, 28, 512, BF16, F32, BF16), "16 2",
-     "16", "16", "16"},
+    {"its gradient by X", CONV(CONV_DGRAD, 56, 8, BF16, BF16, BF16), "2", "16",
+     NULL, NULL},
+    {"its gradient by W", CONV(CONV_WGRAD, 56, 8, BF16, F32, BF16), "8 2", "16",
+     "4", "4"},
+    /* weights are turned; X is read one element at a time, but once */
+    {"windows", CONV(CONV_FWD, 56, 128, BF16, BF16, BF16), "2", "16", "16 2",
+     "16"},
+    {"their gradient by X", CONV(CONV_DGRAD, 56, 128, BF16, BF16, BF16), "2",
+     "16", "16 2", "16"},
+    /* two results of a row of dY; sums of an element, which lie apart */
+    {"their gradient by W", CONV(CONV_WGRAD, 56, 64, BF16, F32, BF16), "4 2",
+     "4", "4", "4"},
     /* 7 x 7: only each eighth plane begins at a multiple of 16 bytes */
-    {"a convolution of odd planes", CONV(CONV_FWD, 7, 128, BF16, BF16, BF16),
-     "16 2", "2", NULL, NULL},
+    {"windows of odd planes", CONV(CONV_FWD, 7, 128, BF16, BF16, BF16), "2",
+     "16", "16 2", "2"},
     {"a pool", POOL(MAXPOOL), "16", "16 8", NULL, NULL}, /* 8: i8 */
     {"an average", POOL(AVGPOOL), "16", "16", NULL, NULL},
     /* half as many windows as results, one by one in the order of summation */

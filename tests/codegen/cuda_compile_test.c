@@ -128,6 +128,18 @@ static void convolutions(Units *u) {
     for (int i = 0; i < 3; i++) add_convs(u, cuda_conv_libs[i]);
 }
 
+/* Tiles of each size, for windows of several places. */
+static void windows(Units *u) {
+    for (int i = 0; i < 3 * cuda_nwindow; i++) {
+        CudaCase c = {.name = cuda_windows[i / 3].name,
+                      .lib = cuda_conv_libs[i % 3]};
+        c.p.conv = cuda_windows[i / 3].c;
+        c.p.conv.x_dtype = c.p.conv.w_dtype = c.p.conv.y_dtype =
+            i % 2 ? AMPC_F16 : AMPC_BF16;
+        unit_add(u, &c);
+    }
+}
+
 static void factors(Units *u) {
     add_factors(u, AMPC_FACTORS_TF32);
     add_factors(u, AMPC_FACTORS_BF16);
@@ -185,5 +197,6 @@ TEST_CASE(cuda_compile, compute_capability_7_5) {
 
 TEST_CASE(cuda_compile, products) { compile(products); }
 TEST_CASE(cuda_compile, convolutions) { compile(convolutions); }
+TEST_CASE(cuda_compile, windows) { compile(windows); }
 TEST_CASE(cuda_compile, factors) { compile(factors); }
 TEST_CASE(cuda_compile, others) { compile(others); }

@@ -58,6 +58,9 @@ typedef struct CudaGeometry {
 } CudaGeometry;
 extern const CudaGeometry cuda_geometries[];
 extern const int cuda_ngeometry;
+/* Those whose windows and channels suit conv_window.cuh, in 16 bits. */
+extern const CudaGeometry cuda_windows[];
+extern const int cuda_nwindow;
 
 /* Each suits the four routines. */
 extern const LibPool cuda_pools[];

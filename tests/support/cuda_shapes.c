@@ -189,6 +189,62 @@ const CudaGeometry cuda_geometries[] = {
 };
 const int cuda_ngeometry = COUNT(cuda_geometries);
 
+#define PLANE(height, width)                                                   \
+    .in = {1, height, width}, .out = {1, height, width}, .kernel = {1, 3, 3},  \
+    .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .pad = {0, 1, 1}
+
+const CudaGeometry cuda_windows[] = {
+    {"windows, parts of channels that are not whole",
+     {.n = 3, .c = 20, .k = 36, .group = 1, PLANE(9, 7)}},
+    {"windows, groups, dilation",
+     {.n = 2,
+      .c = 32,
+      .k = 160,
+      .group = 2,
+      .in = {1, 8, 6},
+      .out = {1, 6, 7},
+      .kernel = {1, 3, 2},
+      .stride = {1, 1, 1},
+      .dilation = {1, 2, 1},
+      .pad = {0, 1, 1}}},
+    {"windows of a volume",
+     {.n = 2,
+      .c = 17,
+      .k = 18,
+      .group = 1,
+      .in = {3, 4, 5},
+      .out = {2, 4, 6},
+      .kernel = {2, 3, 2},
+      .stride = {1, 1, 1},
+      .dilation = {1, 1, 1},
+      .pad = {0, 1, 1}}},
+    {"windows of a line, padding beyond them",
+     {.n = 5,
+      .c = 24,
+      .k = 33,
+      .group = 1,
+      .in = {1, 1, 40},
+      .out = {1, 1, 50},
+      .kernel = {1, 1, 3},
+      .stride = {1, 1, 1},
+      .dilation = {1, 1, 1},
+      .pad = {0, 0, 6}}},
+    {"windows, many rows",
+     {.n = 1, .c = 65, .k = 200, .group = 1, PLANE(5, 5)}},
+    {"windows, lines as long as a tile",
+     {.n = 2, .c = 16, .k = 24, .group = 1, PLANE(4, 128)}},
+    {"windows, most of them padding",
+     {.n = 70, .c = 16, .k = 16, .group = 1, PLANE(2, 2)}},
+    {"windows, odd planes of long lines",
+     {.n = 5, .c = 20, .k = 36, .group = 1, PLANE(3, 33)}},
+    /* wide tiles, which fill the GPU as well as narrow ones */
+    {"windows, wide tiles of 128 and 32 rows",
+     {.n = 67, .c = 16, .k = 70, .group = 1, PLANE(16, 16)}},
+    {"windows, wide tiles of 64 rows",
+     {.n = 100, .c = 40, .k = 33, .group = 1, PLANE(16, 16)}},
+};
+const int cuda_nwindow = COUNT(cuda_windows);
+
 const int64_t cuda_conv_types[][3] = {{F32, F32, F32},   {BF16, BF16, BF16},
                                       {F16, F16, F16},   {F32, BF16, F32},
                                       {BF16, BF16, F32}, {F16, F32, BF16}};

@@ -85,6 +85,45 @@ TEST_CASE(cuda_kernels, conv_wgrad) {
     conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_WGRAD);
 }
 
+/* Operands of 16 bits; results may be fp32. At least `least` of the cases are
+   computed by conv_window.cuh. */
+static void windows_run(PlanLib lib, int least) {
+    int found = 0;
+    CudaCase *c = calloc((size_t)cuda_nwindow, sizeof *c);
+    for (int i = 0; i < cuda_nwindow; i++) {
+        LibConv *p = &c[i].p.conv;
+        const int64_t dtype = i % 2 ? AMPC_F16 : AMPC_BF16;
+        c[i].name = cuda_windows[i].name;
+        c[i].lib = lib;
+        *p = cuda_windows[i].c;
+        p->x_dtype = p->w_dtype = p->y_dtype = dtype;
+        if (i % 3 == 1)
+            *(lib == PLAN_LIB_CONV_FWD     ? &p->y_dtype
+              : lib == PLAN_LIB_CONV_DGRAD ? &p->x_dtype
+                                           : &p->w_dtype) = AMPC_F32;
+        LoweredStep s = cuda_case_step(&c[i]);
+        StrBuf sb = {0};
+        CudaLib out;
+        print_cuda_lib(&s, 0, false, &sb, &out);
+        found += strstr(sb.data, "_window<L0>") != NULL;
+        sb_free(&sb);
+    }
+    CHECK_MSG(found >= least, "%d of %d by windows", found, cuda_nwindow);
+    run_cases(c, cuda_nwindow);
+    free(c);
+}
+
+TEST_CASE(cuda_kernels, windows_fwd) {
+    windows_run(PLAN_LIB_CONV_FWD, cuda_nwindow);
+}
+
+TEST_CASE(cuda_kernels, windows_dgrad) {
+    windows_run(PLAN_LIB_CONV_DGRAD, cuda_nwindow);
+}
+
+/* Short lines are left to tiles. */
+TEST_CASE(cuda_kernels, windows_wgrad) { windows_run(PLAN_LIB_CONV_WGRAD, 5); }
+
 /* A sum over positions that is divided into slices. */
 TEST_CASE(cuda_kernels, conv_wgrad_slices) {
     static const CudaGeometry g[] = {{"slices",
