@@ -351,6 +351,16 @@ Status ox_sort(Ox *ox) {
         int p = producer_of(ox, intern(ox->graph->output[i]->name));
         if (p >= 0) TRY(visit(ox, p, state, stack));
     }
+    for (int i = 0; i < ox->signature.len; i++) {
+        const OxSigned *s = &ox->signature.data[i];
+        const OxName *value = ox_name_of(ox, s->argument);
+        if ((!ox_signed_as(s, "BUFFER_MUTATION") &&
+             !ox_signed_as(s, "PARAMETER_MUTATION")) ||
+            !value || value->kind != OX_RESULT)
+            continue;
+        (void)producer_of(ox, s->target);
+        TRY(visit(ox, producer_of(ox, s->argument), state, stack));
+    }
     return OK;
 }
 

@@ -233,7 +233,7 @@ static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
     int var = module_find_var(ox->m, name);
     if (var >= 0 && (ox->m->vars.data[var].kind != VAR_BUFFER ||
                      ox->m->vars.data[var].type.i != type_scalar(DT_F32).i))
-        return ox_fail(ox, "'%s' is no number of batches", ox_quote(ox, name));
+        return ox_fail(ox, "'%s' does not count batches", ox_quote(ox, name));
     var = module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL,
                      before ? fmax(0, strtod(before, NULL)) : 0);
     ValueId n = graph_var(ox->g, var), more, part;

@@ -228,6 +228,7 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.combinations: _combinations,
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
+            torch.Tensor.detach_: lambda x: x.copy_(x.detach()),
             torch.Tensor.__getitem__: self._item}
 
     def _selected(self, mask: Any) -> Any:

@@ -424,6 +424,58 @@ def _untranslated(program: Any) -> list[str]:
     return found
 
 
+def _updates(model: Any) -> list[Any]:
+    """Floats that forward writes to buffers and parameters, but for statistics of
+    BatchNormalization, whose node tells."""
+    kind = "pkg.torch.export.graph_signature.OutputSpec.kind"
+    return [y for n in model.graph if "batch_norm" not in
+            n.metadata_props.get("pkg.torch.onnx.fx_node", "")
+            for y in n.outputs
+            if y.metadata_props.get(kind, "").endswith("_MUTATION")
+            and y.dtype is not None and y.dtype.is_floating_point()]
+
+
+@contextlib.contextmanager
+def _keeping_updates(program: Any) -> Iterator[None]:
+    """torch.onnx drops what forward writes to a buffer and does not read again."""
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    from onnx_ir.passes.common import RemoveUnusedNodesPass as Remove
+    call: Any = Remove.call
+
+    def keep(self: Any, model: Any) -> Any:
+        kept = [y for y in _updates(model) if y not in model.graph.outputs]
+        before = dict(model.graph.initializers)
+        model.graph.outputs.extend(kept)
+        try:
+            done = call(self, model)
+        finally:
+            for y in kept:
+                model.graph.outputs.remove(y)
+        for name, x in before.items():
+            if name in written and x.dtype is not None and \
+                    x.dtype.is_floating_point():
+                model.graph.initializers[name] = x
+        return done
+
+    setattr(Remove, "call", keep)
+    try:
+        yield
+    finally:
+        setattr(Remove, "call", call)
+
+
+def _rename_results(model: Any) -> None:
+    """torch.onnx calls results by their operators, also where a buffer has that
+    name: the results get others."""
+    taken = {v.name for v in model.graph.inputs} | set(model.graph.initializers)
+    for node in model.graph.all_nodes():
+        for y in node.outputs:
+            if y.name in taken:
+                y.name = f"{y.name}.result"
+                while y.name in taken:
+                    y.name += "_"
+
+
 def _translate(program: Any, module: Any, output_names: Sequence[str] | None,
                options: Mapping[str, Any]) -> Any:
     """torch's ONNXProgram."""
@@ -432,8 +484,9 @@ def _translate(program: Any, module: Any, output_names: Sequence[str] | None,
     prepared = _prepare(program)
 
     def write(p: Any) -> Any:
-        return torch.onnx.export(p, (), dynamo=True, optimize=False,
-                                 verbose=False, output_names=names, **options)
+        with _keeping_updates(p):
+            return torch.onnx.export(p, (), dynamo=True, optimize=False,
+                                     verbose=False, output_names=names, **options)
     try:
         done: Any = write(prepared)
     except Exception as e:
@@ -597,6 +650,7 @@ def export(module: Any, args: Any, path: Path, *,
             _name_batch(model.model)
         else:
             _name_dims(model.model, module, args, kwargs, dynamic_shapes)
+        _rename_results(model.model)
         _mark_means(model.model, counts)
         bodies.add_bodies(model.model)
         model.model.metadata_props[MARK] = "1"

@@ -163,7 +163,7 @@ TEST_CASE(onnx_batch_norm, a_count_that_is_something_else) {
     made_output(&m, "z");
     CHECK(!made_import(&m));
     CHECK_HAS(made_message(&m),
-              "'bn.num_batches_tracked' is no number of batches");
+              "'bn.num_batches_tracked' does not count batches");
     made_end(&m);
 }
 
