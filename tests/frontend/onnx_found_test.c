@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_found_test.c: NonMaxSuppression and Unique on data, and outputs with as
-   many rows as data says. The interpreter evaluates what they become;
-   the oracles are loops over boxes and elements in C.                       */
+/* onnx_found_test.c: NonMaxSuppression, Unique and TfIdfVectorizer on data, and
+   outputs with as many rows as data says. The interpreter evaluates what they
+   become; the oracles are loops over boxes and elements in C. */
 #include <math.h>
 #include <string.h>
 
@@ -216,6 +216,72 @@ TEST_CASE(onnx_found, thousands_of_boxes) {
     }
     arena_free(r.a);
     made_end(&m);
+}
+
+/* ---- grams of tokens ----------------------------------------------------- */
+
+/* Tokens 1 1 3 1: 1 three times, 3 once, "1 1" once, "3 3" never. */
+TEST_CASE(onnx_found, grams_are_counted_and_weighted) {
+    static const struct {
+        const char *mode;
+        double want[4];
+    } rows[] = {{"TF", {1, 3, 0, 1}},
+                {"IDF", {2, 0.5, 0, 3}},
+                {"TFIDF", {2, 1.5, 0, 3}}};
+    const double x[] = {1, 1, 3, 1};
+    float weights[] = {0.5, 2, 3, 5};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        Ran r;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_I64, "4");
+        Onnx__NodeProto *n = made_node(&m, "TfIdfVectorizer", "x", "y");
+        made_str(&m, n, "mode", rows[i].mode);
+        made_int(&m, n, "max_gram_length", 2);
+        made_int(&m, n, "min_gram_length", 1);
+        made_int(&m, n, "max_skip_count", 0);
+        made_ints(&m, n, "ngram_counts", 2, (int64_t[]){0, 2});
+        made_ints(&m, n, "ngram_indexes", 4, (int64_t[]){1, 0, 3, 2});
+        made_ints(&m, n, "pool_int64s", 6, (int64_t[]){1, 3, 1, 1, 3, 3});
+        Onnx__AttributeProto *w = made_attr(
+            &m, n, "weights", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS);
+        w->floats = weights;
+        w->n_floats = 4;
+        made_output(&m, "y");
+        run(&m, (const double *const[]){x}, &r);
+        for (int k = 0; k < 4; k++)
+            CHECK_MSG(output(&r, "y")->f[k] == rows[i].want[k], "%s %d: %g",
+                      rows[i].mode, k, output(&r, "y")->f[k]);
+        arena_free(r.a);
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_found, grams_that_do_not_fit_are_refused) {
+    static const struct {
+        int64_t starts[2];
+        int columns;
+        const char *why;
+    } rows[] = {{{0, 3}, 3, "from token 3 to 6"},
+                {{0, 7}, 3, "from token 0 to 7"},
+                {{2, 0}, 3, "from token 2 to 0"},
+                {{0, 2}, 2, "more grams than ngram_indexes has"}};
+    for (int i = 0; i < 4; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_I64, "4");
+        Onnx__NodeProto *n = made_node(&m, "TfIdfVectorizer", "x", "y");
+        made_int(&m, n, "max_gram_length", 2);
+        made_ints(&m, n, "ngram_counts", 2, rows[i].starts);
+        made_ints(&m, n, "ngram_indexes", rows[i].columns,
+                  (int64_t[]){1, 0, 3});
+        made_ints(&m, n, "pool_int64s", 6, (int64_t[]){1, 3, 1, 1, 3, 3});
+        made_output(&m, "y");
+        m.opt.objectives.data[0].loss.kind = LOSS_NONE;
+        CHECK(made_import(&m) == NULL);
+        CHECK_HAS(made_message(&m), rows[i].why);
+        made_end(&m);
+    }
 }
 
 /* ---- different elements -------------------------------------------------- */
