@@ -8,6 +8,7 @@
    are a part of the object, read by runtime/portable/sections.c as for
    --target c. It has no GPU code and no sections for `ampc inspect`. */
 #define _POSIX_C_SOURCE 200809L
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +36,8 @@ static bool c_can_declare(const char *name) {
         "unsigned", "void",     "while",  "volatile", "main"};
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (!strcmp(name, taken[i])) return false;
-    return true;
+    return name[0] != '_' ||
+           (name[1] != '_' && !isupper((unsigned char)name[1]));
 }
 
 Status emit_object_check(const Options *opt, Diag *d, const char *path) {

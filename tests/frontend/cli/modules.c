@@ -81,6 +81,10 @@ TEST_CASE(cli, exported_symbols) {
     cli_check(1,
               "--symbol int: a C program cannot call a function of that name",
               "s.amp -o s.o --loss none --symbol int");
+    cli_check(1, "--symbol __int: a C program cannot call a function",
+              "s.amp -o s.o --loss none --symbol __int");
+    cli_check(1, "--symbol _Int: a C program cannot call a function",
+              "s.amp -o s --target c --loss none --symbol _Int");
     cli_check(1, "--symbol main: a C program cannot call a function",
               "s.amp -o s.c --target c --loss none --symbol main");
 }
