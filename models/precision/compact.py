@@ -3,11 +3,12 @@
 """Losses with optimizer state in 8 or 16 bits, weights without masters and
 activations kept in 8 bits, beside runs in fp32 from three seeds (maintainers; needs ampc alone).
 
-usage: compact.py AMPC --text FILE --digits FOLDER [--steps N] [--only MODEL]
+usage: compact.py AMPC --text FILE --digits FOLDER [--steps N] [--only MODEL] [--products]
 
 Trains a GPT on the characters of FILE, a CNN on the digits of FOLDER (IDX files,
 as script/demo unpacks them) and a ViT on patterns that this script draws, for N
-steps (300) each, with every pair of --state-dtype and --masters, and with --keep f8. The table has
+steps (300) each, with every pair of --state-dtype and --masters, and with --keep f8; --products:
+in bf16 and with products of 8 bits instead. The table has
 the mean loss of the last sixth of the steps, its difference from the fp32 run
 of the same seed, and that difference divided by the spread of fp32 (largest
 minus smallest of the three seeds). The script ends with 1 if a run in bf16 is
@@ -26,6 +27,11 @@ MODELS_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SEEDS = (1, 2, 3)
 KINDS = [(masters, state, "") for masters in ("fp32", "kahan", "none")
          for state in ("fp32", "bf16", "int8", "f8")] + [("fp32", "fp32", " --keep f8")]
+KINDS = [("bf16, masters %s%s" % (masters, keep), state,
+          "--precision bf16 --masters %s --state-dtype %s%s" % (masters, state, keep))
+         for masters, state, keep in KINDS]
+PRODUCTS = [(kind, "fp32", "--precision " + kind)
+            for kind in ("bf16", "f8", "f8 --f8-scales delayed")]
 
 
 def npy(path, dtype, shape, code, values):
@@ -88,6 +94,7 @@ def main():
     p.add_argument("--steps", type=int, default=300)
     p.add_argument("--target", default="cpu:x86-64-v3")
     p.add_argument("--only")
+    p.add_argument("--products", action="store_true")
     o = p.parse_args()
     last, far = max(o.steps // 6, 1), 0
     print("| model | weights | state | loss of step 1 | mean of the last %d | minus fp32 | "
@@ -104,13 +111,12 @@ def main():
                 print("| %s | fp32, seed %d | fp32 | %.4f | %.4f | %+.4f | |"
                       % (model, seed, x[0], ends[-1], ends[-1] - ends[0]), flush=True)
             spread = max(ends) - min(ends)
-            for masters, state, keep in KINDS:
-                x = losses(o, folder, model, "%s --precision bf16 --masters %s --state-dtype %s%s"
-                           % (dims, masters, state, keep), feed, SEEDS[0])
+            for kind, state, options in PRODUCTS if o.products else KINDS:
+                x = losses(o, folder, model, dims + " " + options, feed, SEEDS[0])
                 end = sum(x[-last:]) / last
                 far += not end - ends[0] <= spread
-                print("| %s | bf16, masters %s%s | %s | %.4f | %.4f | %+.4f | %+.2f |"
-                      % (model, masters, keep, state, x[0], end, end - ends[0],
+                print("| %s | %s | %s | %.4f | %.4f | %+.4f | %+.2f |"
+                      % (model, kind, state, x[0], end, end - ends[0],
                          (end - ends[0]) / spread), flush=True)
     return far > 0
 
