@@ -214,7 +214,7 @@ enum { MOST_TRIPS = 4096 };
 typedef struct TripBound {
     Str glob; /* of Loop nodes; NULL: all */
     int64_t most;
-    bool used; /* by a loop that was read */
+    bool used; /* a loop was read */
 } TripBound;
 
 typedef struct SetNumber {

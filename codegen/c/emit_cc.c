@@ -85,8 +85,8 @@ static char **program_files(Arena *a, const char *word) {
 
 /* ---- the child ----------------------------------------------------------- */
 
-/* What the child needs is made before it: it shares the parent's memory, whose
-   other threads may hold any lock, until exec or _exit. */
+/* Made before the child, which allocates nothing: it shares the parent's
+   memory, whose other threads may hold any lock, until exec or _exit. */
 typedef struct Child {
     const char *dir, *log;
     char **files, **argv, **env;
@@ -140,7 +140,7 @@ static int open_pipe(int ends[2]) {
     return rc;
 }
 
-/* What the child says; 0 if it has become the program. */
+/* The child's errno; 0 if it has become the program. */
 static int read_errno(int fd) {
     int rc = 0;
     ssize_t n;

@@ -17,9 +17,9 @@ enum { WINDOW_DEPTH = 16, WINDOW_SHARED = 48 << 10 };
 typedef struct WindowPick {
     const TileShape *shape;
     int64_t rows, depth, cols; /* of a group */
-    int64_t out[3], line[3];   /* of a plane, without and with padding */
+    int64_t out[3], line[3];   /* a plane without and with padding */
     int64_t taps, tiles;       /* tiles: of a group */
-    int64_t channels, places;  /* that a block keeps at once */
+    int64_t channels, places;  /* a block keeps at once */
     int64_t sums; /* results that a gradient by the weights adds at once */
 } WindowPick;
 

@@ -80,7 +80,7 @@ HIDDEN ssize_t getdents64(int fd, void *entries, size_t n) {
 typedef int Main(int argc, char **argv, char **env);
 typedef void Init(int argc, char **argv, char **env);
 
-/* These names are the linker's and the C library's. */
+/* Names of the linker and the C library. */
 extern Init *const __init_array_start[] HIDDEN,
     *const __init_array_end[] HIDDEN;
 void _init(void) HIDDEN;

@@ -53,10 +53,10 @@ typedef struct Eight {
     Graph *g;
     Arena *a;
     Eighth *of;         /* per value */
-    const double *most; /* the same: bounds_find() */
+    const double *most; /* bounds_find() */
     int values;         /* of the graph before */
     VEC(EightLayer) layers;
-    EightHistory *history; /* NULL: scales are those of this step */
+    EightHistory *history; /* NULL: scales are of this step */
 } Eight;
 
 /* ---- which products ------------------------------------------------------ */

@@ -12,7 +12,7 @@ enum { EIGHT_HISTORY = 16 }; /* batches that a history remembers */
 typedef struct EightTensor {
     ValueId var;  /* largest magnitudes, f32[EIGHT_HISTORY], latest first; 0:
                      none yet */
-    ValueId rows; /* those of the tensor's rows now */
+    ValueId rows; /* scales of the tensor's rows in this step */
 } EightTensor;
 
 typedef struct EightHistory {

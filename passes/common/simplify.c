@@ -365,7 +365,7 @@ static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
         int64_t lines[MAX_RANK];
         int r = t ? attr_ints(t, AK_perm, &p) : 0, same = 0;
         while (same < r - 2 && p[same] == same) same++;
-        if (r < 2 || p[r - 2] != r - 1 || /* of codes: pass eights */
+        if (r < 2 || p[r - 2] != r - 1 || /* codes: pass eights */
             dtype_info[value_dtype(rw->g, in[i])].stored ||
             (same < r - 2 && uses_of(rw, in[i]) > 1))
             continue;

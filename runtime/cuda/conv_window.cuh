@@ -74,7 +74,7 @@ template <class P, bool BACK> struct Window : WindowPlaces<P, BACK> {
     static constexpr int halves = P::channels / 16;
     static constexpr int parts = up_div(Base::depth, P::channels);
     static constexpr int steps = parts * (int)G::taps * halves;
-    static constexpr int panels = mt * T::m / 16; /* of 16 rows, in a group */
+    static constexpr int panels = mt * T::m / 16; /* 16 rows each, in a group */
 
     static __device__ typename P::W weight(const typename P::W *w, I g, I row,
                                            I c, I tap) {

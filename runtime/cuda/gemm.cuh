@@ -83,7 +83,7 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 #define PRODUCT_SCALE_BIAS 4
 #define PRODUCT_SCALE_ADD  5
 
-/* What follows a product: `more` has elements of C. */
+/* The epilogue: `more` has elements of C. */
 struct ProductAfter {
     long long how;
     const float *scale; /* null: 1 */

@@ -65,7 +65,7 @@ typedef struct GpuProduct {
     CUdeviceptr a, b, out;
     CUdeviceptr add;   /* 0: nothing */
     CUdeviceptr alpha; /* 0: one number, from the host */
-    CUdeviceptr scale; /* of numbers of 8 bits; 0: none */
+    CUdeviceptr scale; /* numbers of 8 bits; 0: none */
     bool f64;
     uint64_t zeros;
     LtAlgo algo;

@@ -58,7 +58,7 @@ typedef struct CudaGeometry {
 } CudaGeometry;
 extern const CudaGeometry cuda_geometries[];
 extern const int cuda_ngeometry;
-/* Those whose windows and channels suit conv_window.cuh, in 16 bits. */
+/* Windows and channels that suit conv_window.cuh, in 16 bits. */
 extern const CudaGeometry cuda_windows[];
 extern const int cuda_nwindow;
 

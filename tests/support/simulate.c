@@ -163,7 +163,8 @@ static const char *optimise = "-O1 ";
 
 void sim_twins_compile_fast(void) { optimise = "-O0 "; }
 
-/* What g++ made of it for another test of this run (script/test). */
+/* The key of an image that g++ made for another test of this run
+   (script/test). */
 static CompileKey key_of_twin(const char *text, const char *headers) {
     CompileKey key = compile_key("twin");
     compile_key_text(&key, SANITIZE);

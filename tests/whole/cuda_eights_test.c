@@ -28,7 +28,7 @@
 
 static const struct {
     const char *name, *text;
-    uint32_t fn; /* of the product in forward */
+    uint32_t fn; /* the product in forward */
 } layers[] = {
     {"scale", LAYERS("  %u = relu %t : f32[B,80]\n"), PLAN_PRODUCT_SCALE},
     {"scale and bias",
