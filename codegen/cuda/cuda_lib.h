@@ -104,7 +104,7 @@ bool cl_put_window(LibPrint *p, const LibConv *c, bool back, StoreRun r);
 /* Tiles of the gradient by the weights, of a group; 0: another kernel computes
    it. */
 int64_t cl_window_sums(const LibPrint *p, const LibConv *c);
-/* Its constants, memory and work, for so many blocks and slices of the
+/* Puts the constants, memory and work of so many blocks and slices of the
    results. */
 void cl_put_window_sums(LibPrint *p, const LibConv *c, int64_t blocks,
                         int64_t slices);

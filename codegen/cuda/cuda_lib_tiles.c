@@ -354,8 +354,8 @@ static void put_wgrad_tile(LibPrint *p, const LibConv *c, const TilePick *t,
              c->n * line / splits, blocks * splits);
 }
 
-/* Clocks of a multiprocessor for the work: its wavefronts, or its instructions,
-   of which it issues 0.6 * 128 lanes a clock (rates.def). */
+/* Clocks of a multiprocessor for the work: its wavefronts, or its instructions;
+   it issues 0.6 * 128 lanes a clock (rates.def). */
 static double work_clocks(CudaWork w) {
     return fmax(w.wavefronts, w.insts / (0.6 * 128));
 }

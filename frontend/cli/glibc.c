@@ -3,7 +3,7 @@
 
    A linker takes a symbol's newest version, and most newest versions came when
    libpthread and libdl moved into libc (2.34). Here the program has hidden
-   functions of these names: its own calls come to them, those of libraries do
+   functions of these names: its own calls come to them, calls of libraries do
    not. They call the first version, which every glibc has, or the kernel.
    Modules include runtime/base/glibc.h. */
 #define _GNU_SOURCE

@@ -5,7 +5,7 @@
             %c = cast clip(%x * %i, -448, 448) : f8e4m3
             %r = reduce_max(abs %x)                of rows, beside %c
             %h = concat(reduce_max(%r), %h[0:15]) !update, if the step counts
-   Larger numbers than those of the last steps are clipped, and the next scale
+   Numbers larger than in the last steps are clipped, and the next scale
    knows them. Nothing is known before the first step: then activations have
    scale 1, and gradients one for numbers up to 1/16, since e5m2 reaches from
    there to 2^-36. */

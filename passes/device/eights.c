@@ -6,7 +6,7 @@
             %p = matmul %c, %d.2 {trans_b=1} : f32
    The library of these GPUs wants the elements of each sum side by side, so
    that codes get a second, transposed copy where a product reads them across.
-   The sums are those of the numbers in bf16, which holds every code. A module
+   The sums equal sums of bf16, since bf16 holds every code. A module
    with code for an older GPU keeps bf16: one plan serves all its GPUs.
 
    requires     stage PRIMITIVE
@@ -33,7 +33,7 @@ static bool all_multiply_eights(const Options *o) {
     return any;
 }
 
-/* The codes for which v stands, in the shape of v; NO_VALUE: v is no cast of
+/* The codes for which v stands, in the shape of v; NO_VALUE: v does not cast
    codes. */
 static ValueId codes_of(Builder *b, ValueId v) {
     Graph *g = b->g;

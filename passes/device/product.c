@@ -106,8 +106,8 @@ static ValueId operand_beside(const Node *n, ValueId v) {
     return same_value(n->in[0], v) ? n->in[1] : n->in[0];
 }
 
-/* How n adds to y, the product's result or that times its scale; out: the
-   dtype of what is stored. */
+/* How n adds to y, the product's result with or without its scale; out: the
+   stored dtype. */
 static PlanProduct product_sum(const Graph *g, ValueId y, const Node *n,
                                ValueId with, bool eights, DType out) {
     const Type *t = value_type(g, with), *x = value_type(g, y);

@@ -26,8 +26,7 @@ typedef struct ProductEnd {
 } ProductEnd;
 enum { PRODUCT_MOST_AFTER = 2 };
 /* The epilogue by which cuBLASLt can compute the nodes after[0] .. after[n -
-   1], of which each is the only reader of the one before, the first of the
-   product. */
+   1], a chain behind the product without other readers. */
 ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
                        int n);
 
