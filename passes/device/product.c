@@ -62,7 +62,7 @@ bool product_fits_types(int64_t a, int64_t b, int64_t out) {
     if (a == DT_F64) return b == DT_F64 && out == DT_F64;
     if (product_of_eights(a))
         return product_of_eights(b) && (a == DT_F8E4M3 || b == DT_F8E4M3) &&
-               (out == DT_F32 || out == DT_BF16 || out == DT_F16);
+               (out == DT_F32 || dtype_is_low(out));
     if (a != b || (a != DT_F32 && !dtype_is_low(a))) return false;
     return out == a || out == DT_F32;
 }

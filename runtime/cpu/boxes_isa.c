@@ -18,22 +18,22 @@ typedef struct SuppressRun {
     float *memory;
 } SuppressRun;
 
-typedef struct Kept {
+typedef struct KeptBoxes {
     float *x0, *y0, *x1, *y1, *area;
     int64_t n;
-} Kept;
+} KeptBoxes;
 
-static Kept kept_none(const SuppressRun *r, int worker) {
+static KeptBoxes kept_none(const SuppressRun *r, int worker) {
     int64_t all = suppress_room(r->s), each = all / SUPPRESS_PARTS;
     float *p = r->memory + all * worker;
-    Kept k = {p, p + each, p + 2 * each, p + 3 * each, p + 4 * each, 0};
+    KeptBoxes k = {p, p + each, p + 2 * each, p + 3 * each, p + 4 * each, 0};
     memset(p, 0, (size_t)all * sizeof *p);
     return k;
 }
 
 INLINE float box_area(const float *b) { return (b[2] - b[0]) * (b[3] - b[1]); }
 
-static void keep_box(Kept *k, const float *b) {
+static void keep_box(KeptBoxes *k, const float *b) {
     k->x0[k->n] = b[0];
     k->y0[k->n] = b[1];
     k->x1[k->n] = b[2];
@@ -45,7 +45,7 @@ INLINE vf vleast(vf a, vf b) { return vselect(vabove(a, b), b, a); }
 INLINE vf vmost(vf a, vf b) { return vselect(vabove(a, b), a, b); }
 
 /* 1 in the lanes of kept boxes from i on that b overlaps by more than most. */
-INLINE vf overlaps(const Kept *k, int64_t i, const float *b, vf most) {
+INLINE vf overlaps(const KeptBoxes *k, int64_t i, const float *b, vf most) {
     vf zero = vset(0), own = vset(box_area(b)), area = vload(k->area + i);
     vf wide = vsub(vleast(vload(k->x1 + i), vset(b[2])),
                    vmost(vload(k->x0 + i), vset(b[0])));
@@ -58,7 +58,7 @@ INLINE vf overlaps(const Kept *k, int64_t i, const float *b, vf most) {
     return vkeep(vabove(all, zero), y);
 }
 
-static int overlaps_any(const Kept *k, const float *b, float most) {
+static int overlaps_any(const KeptBoxes *k, const float *b, float most) {
     vf limit = vset(most);
     if (!(box_area(b) > 0)) return 0;
     for (int64_t i = 0; i < k->n; i += 4 * VL) {
@@ -75,7 +75,7 @@ static void suppress_rows(void *ctx, int64_t lo, int64_t hi, int worker) {
     int64_t n = r->s->n;
     for (int64_t row = lo; row < hi; row++) {
         const float *b = r->boxes + row * n * 4;
-        Kept k = kept_none(r, worker);
+        KeptBoxes k = kept_none(r, worker);
         for (int64_t i = 0; i < n; i++) {
             int keep = r->candidate[row * n + i] && k.n < r->s->k &&
                        !overlaps_any(&k, b + i * 4, *r->overlap);

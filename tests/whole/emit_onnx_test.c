@@ -24,6 +24,7 @@ static bool has_form(const Node *n) {
     case OP_RAND_UNIFORM:
     case OP_SLICE_GRAD:
     case OP_SCATTER_ADD:
+    case OP_SUPPRESS:
     case OP_PAD_GRAD:
     case OP_CONV_WGRAD:
     case OP_ATTEND:
