@@ -161,11 +161,13 @@ static ValueId present_size(Builder *b, ValueId v) {
 static ValueId size_for(Eight *e, Builder *b, ValueId v, int weight, DType d,
                         const char **why) {
     double bound = e->most[v.i];
+    bool is_var = value_get(e->g, v)->kind == VK_VAR;
     if (bound > 0 && bound <= most_bound) {
+        if (e->history && !is_var) eight_history_skip(e->history, weight, d);
         *why = internf("its scale is proven: at most %.6g", bound);
         return b_scalar(b, DT_F32, bound);
     }
-    if (e->history && value_get(e->g, v)->kind != VK_VAR) {
+    if (e->history && !is_var) {
         *why = "its scale: history";
         return eight_history(e->history, b, v, weight, d);
     }

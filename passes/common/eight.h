@@ -10,9 +10,11 @@ enum { EIGHT_HISTORY = 16 }; /* batches that a history remembers */
 
 /* The history of one tensor. */
 typedef struct EightTensor {
-    ValueId var;  /* largest magnitudes, f32[EIGHT_HISTORY], latest first; 0:
-                     none yet */
-    ValueId rows; /* scales of the tensor's rows in this step */
+    int weight;   /* of the product that reads the tensor; its variable */
+    DType dtype;  /* of its codes */
+    ValueId var;  /* largest magnitudes, f32[EIGHT_HISTORY], latest first;
+                     NO_VALUE: a bound gives the scale */
+    ValueId rows; /* largest magnitudes of the tensor's rows in this step */
 } EightTensor;
 
 typedef struct EightHistory {
@@ -26,6 +28,9 @@ typedef struct EightHistory {
    state of that weight. */
 ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
                       DType d);
+/* The same place for a tensor whose scale follows from a bound: it may have
+   none in another graph, and those behind it keep their histories. */
+void eight_history_skip(EightHistory *h, int weight, DType d);
 /* Appends the nodes by which the graph writes its histories. */
 void eight_history_write(EightHistory *h);
 

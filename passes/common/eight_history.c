@@ -15,22 +15,21 @@ static double first_size(DType d) {
     return d == DT_F8E5M2 ? 0x1p-4 : dtype_info[d].most;
 }
 
-static ValueId history_var(EightHistory *h, int weight, DType d) {
+/* Tensors of one weight are numbered in the order of their products, which is
+   the same in training and in evaluation. */
+static ValueId history_var(const EightHistory *h, int weight, DType d) {
     static const int64_t size = EIGHT_HISTORY;
     Module *m = h->g->module;
     const char *of = d == DT_F8E5M2 ? "amax.grad" : "amax";
     Str base = family_name(FAMILY_OPT, m->vars.data[weight].name);
-    for (int n = 1;; n++) { /* a weight that several products read */
-        Str name = n == 1 ? internf("%s/%s", base, of)
-                          : internf("%s/%s.%d", base, of, n);
-        ValueId v =
-            graph_var(h->g, module_var(m, VAR_STATE, name,
-                                       type_make(DT_F32, 1, &size), NULL, 0));
-        int i = 0;
-        while (i < h->tensors.len && !same_value(h->tensors.data[i].var, v))
-            i++;
-        if (i == h->tensors.len) return v;
-    }
+    int n = 1;
+    for (int i = 0; i < h->tensors.len; i++)
+        n += h->tensors.data[i].weight == weight &&
+             h->tensors.data[i].dtype == d;
+    Str name =
+        n == 1 ? internf("%s/%s", base, of) : internf("%s/%s.%d", base, of, n);
+    return graph_var(h->g, module_var(m, VAR_STATE, name,
+                                      type_make(DT_F32, 1, &size), NULL, 0));
 }
 
 static ValueId largest(Builder *b, ValueId v, int from) {
@@ -52,7 +51,7 @@ static int row_axis(const Type *t) {
 
 ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
                       DType d) {
-    EightTensor t = {history_var(h, weight, d), NO_VALUE};
+    EightTensor t = {weight, d, history_var(h, weight, d), NO_VALUE};
     int from = row_axis(value_type(h->g, v));
     ValueId zero = b_scalar(b, DT_F32, 0);
     t.rows = largest(b, b1(b, OP_ABS, v, DT_F32), from);
@@ -60,6 +59,10 @@ ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
     ValueId size = b_reshape(b, largest(b, t.var, 0), 0, NULL);
     ValueId known = b2(b, OP_GREATER, size, zero, DT_DEFAULT);
     return b_where(b, known, size, b_scalar(b, DT_F32, first_size(d)));
+}
+
+void eight_history_skip(EightHistory *h, int weight, DType d) {
+    vec_push(h->a, &h->tensors, (EightTensor){weight, d, NO_VALUE, NO_VALUE});
 }
 
 void eight_history_write(EightHistory *h) {
@@ -74,6 +77,7 @@ void eight_history_write(EightHistory *h) {
     ValueId applied = graph_output(g, own_output(OUT_APPLIED, g->objective));
     for (int i = 0; i < h->tensors.len; i++) {
         EightTensor t = h->tensors.data[i];
+        if (!is_value(t.var)) continue;
         ValueId now = b_reshape(&b, largest(&b, t.rows, 0), 0, NULL), in[2];
         ValueId ok = b1(&b, OP_ISFINITE, now, DT_DEFAULT);
         if (train) ok = b2(&b, OP_AND, ok, applied, DT_DEFAULT);
