@@ -244,6 +244,21 @@ static Status check_options(const Amp *x) {
     return OK;
 }
 
+/* Passes put graphs on a target; of such texts only `ampc opt` knows what
+   passes come next. */
+static Status check_targets(const Amp *x) {
+    for (int i = 0; i < x->m->graphs.len && !x->passes; i++) {
+        const Graph *g = x->m->graphs.data[i];
+        if (g->target == TARGET_ANY) continue;
+        return fail(x->d, x->loc,
+                    "graph '%s' is on %s: leave 'on %s' out and give --target "
+                    "%s; only 'ampc opt' reads graphs of one target",
+                    g->name, target_text[g->target], target_text[g->target],
+                    target_text[g->target]);
+    }
+    return OK;
+}
+
 /* def .. = onnx("FILE"), with a path relative to the text. */
 static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
                            Module **out) {
@@ -283,6 +298,7 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                          .layer = import_layer,
                          .ctx = &x};
     TRY(parse_model(a, d, path, text, n, &given, &x.m));
+    TRY(check_targets(&x));
     TRY(check_trips(d, x.loc, opt, true));
     TRY(apply_options(&x));
     *out = x.m;

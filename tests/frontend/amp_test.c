@@ -107,6 +107,12 @@ static const Row rows[] = {
      {{"--replace-head", "y=5"}},
      "--replace-head is for ONNX models: a .amp file is edited",
      NULL},
+    {"graph forward(%x: f32[64,64]) on cuda {\n"
+     "  %c = cast %x : f8e4m3[64,64]\n"
+     "  %y = matmul %c, %c : f32[64,64]\n  return %y\n}",
+     {{NULL}},
+     "graph 'forward' is on cuda: leave 'on cuda' out and give --target cuda",
+     NULL},
     {DROPS, {{NULL}}, "dropout %a", NULL},
     {DROPS, {{"--dropout", "off"}}, "%c = relu %x", "dropout"},
     {DROPS, {{"--dropout", "off"}}, "return y=%c, z=%x", "dropout"},
