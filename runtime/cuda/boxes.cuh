@@ -27,19 +27,20 @@ template <class P>
 __device__ void suppress(const float *boxes,
                          const typename P::Candidate *candidate,
                          const float *overlap, typename P::Kept *kept) {
-    int t = (int)threadIdx.x, n = (int)P::n;
+    const int t = (int)threadIdx.x;
+    const long long n = P::n;
     for (long long row = blockIdx.x; row < P::rows; row += gridDim.x) {
         const float *from = boxes + row * n * 4;
         volatile typename P::Kept *to = kept + row * n;
-        for (int i = t; i < n; i += SUPPRESS_THREADS)
+        for (long long i = t; i < n; i += SUPPRESS_THREADS)
             to[i] = candidate[row * n + i];
         __syncthreads();
         long long found = 0;
-        for (int i = 0; i < n; i++) {
+        for (long long i = 0; i < n; i++) {
             if (!to[i]) continue;
             Box box(from + 4 * i);
             bool full = found++ == P::k;
-            for (int j = i + 1 + t; j < n; j += SUPPRESS_THREADS)
+            for (long long j = i + 1 + t; j < n; j += SUPPRESS_THREADS)
                 if (to[j] &&
                     (full || overlap_more(Box(from + 4 * j), box, *overlap)))
                     to[j] = 0;
