@@ -20,7 +20,7 @@ static double first_size(DType d) {
 static ValueId history_var(const EightHistory *h, int weight, DType d) {
     static const int64_t size = EIGHT_HISTORY;
     Module *m = h->g->module;
-    const char *of = d == DT_F8E5M2 ? "amax.grad" : "amax";
+    const char *of = d == DT_F8E5M2 ? "f8.amax.grad" : "f8.amax";
     Str base = family_name(FAMILY_OPT, m->vars.data[weight].name);
     int n = 1;
     for (int i = 0; i < h->tensors.len; i++)

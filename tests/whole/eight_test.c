@@ -149,3 +149,27 @@ TEST_CASE(eight, scales_of_earlier_steps) {
     m.api->close(s);
     compiled_close(&m);
 }
+
+/* An optimizer's state may have any name that a text can give it. */
+TEST_CASE(eight, histories_leave_names_to_optimizers) {
+    static const char text[] = "optimizer own(p, g; lr = 0.1 \"rate\")\n"
+                               "  source \"none\"\n"
+                               "  state amax\n"
+                               "{\n"
+                               "  amax = max(amax, abs(g))\n"
+                               "  p = p - g / (amax + 1) * lr\n"
+                               "}\n";
+    char options[400];
+    const char *file = test_tmp("own.amp");
+    REQUIRE(test_write_file(file, text, strlen(text)));
+    snprintf(options, sizeof options,
+             "--precision f8 --f8-scales delayed --optimizer '%s'", file);
+    Compiled m = compile_text(model, options);
+    ampc_session *s = open_threads(&m, 2);
+    float own[ALL], history[16];
+    read_var(&m, s, "ampc.opt/w/amax", own, sizeof own, AMPC_DTYPE_F32);
+    read_var(&m, s, "ampc.opt/w/f8.amax", history, sizeof history,
+             AMPC_DTYPE_F32);
+    m.api->close(s);
+    compiled_close(&m);
+}
