@@ -6,6 +6,8 @@
 
 #include "frontend/onnx/onnx.h"
 
+enum { MOST_SKIPS = 1000 }; /* each is a term of the counts */
+
 /* The grams of the node, single tokens first. */
 typedef struct Grams {
     const int64_t *token, *start, *column;
@@ -107,8 +109,9 @@ Status onnx_tfidf(Ox *ox) {
     if (strcmp(mode, "TF") && strcmp(mode, "IDF") && strcmp(mode, "TFIDF"))
         return ox_fail(ox, "mode '%s' is unknown", mode);
     int64_t skips = ox_int(ox, "max_skip_count", 0);
-    if (skips < 0 || skips > 1000)
-        return ox_fail(ox, "max_skip_count is %" PRId64, skips);
+    if (skips < 0 || skips > MOST_SKIPS)
+        return ox_fail(ox, "max_skip_count is %" PRId64 ", wants 0 to %d",
+                       skips, MOST_SKIPS);
     TRY(read_tokens(ox, &x, &line));
     TRY(read_grams(ox, &g));
     for (int n = 1; n <= g.nlength; n++, first += count) {

@@ -471,7 +471,8 @@ Status ty_suppress(TypeCtx *cx) {
         return type_error(cx, "overlap is one number, not %s", TXT(cx->ins[2]));
     if (!attr_find(cx->n, AK_k)) return type_error(cx, "needs attribute 'k'");
     if (attr_int(cx->n, AK_k) < 0)
-        return type_error(cx, "k is %lld", (long long)attr_int(cx->n, AK_k));
+        return type_error(cx, "k is %lld, wants 0 or more",
+                          (long long)attr_int(cx->n, AK_k));
     return type_result(cx, 0, &t);
 }
 

@@ -260,18 +260,21 @@ TEST_CASE(onnx_found, grams_are_counted_and_weighted) {
 TEST_CASE(onnx_found, grams_that_do_not_fit_are_refused) {
     static const struct {
         int64_t starts[2];
-        int columns;
+        int columns, skips;
         const char *why;
-    } rows[] = {{{0, 3}, 3, "from token 3 to 6"},
-                {{0, 7}, 3, "from token 0 to 7"},
-                {{2, 0}, 3, "from token 2 to 0"},
-                {{0, 2}, 2, "more grams than ngram_indexes has"}};
-    for (int i = 0; i < 4; i++) {
+    } rows[] = {{{0, 3}, 3, 0, "from token 3 to 6"},
+                {{0, 7}, 3, 0, "from token 0 to 7"},
+                {{2, 0}, 3, 0, "from token 2 to 0"},
+                {{0, 2}, 2, 0, "more grams than ngram_indexes has"},
+                {{0, 2}, 3, -1, "max_skip_count is -1, wants 0 to 1000"},
+                {{0, 2}, 3, 1001, "max_skip_count is 1001, wants 0 to 1000"}};
+    for (int i = 0; i < 6; i++) {
         Made m;
         made_start(&m, 17);
         made_input(&m, "x", DT_I64, "4");
         Onnx__NodeProto *n = made_node(&m, "TfIdfVectorizer", "x", "y");
         made_int(&m, n, "max_gram_length", 2);
+        made_int(&m, n, "max_skip_count", rows[i].skips);
         made_ints(&m, n, "ngram_counts", 2, rows[i].starts);
         made_ints(&m, n, "ngram_indexes", rows[i].columns,
                   (int64_t[]){1, 0, 3});
