@@ -246,7 +246,7 @@ static Status check_options(const Amp *x) {
 
 /* Passes put graphs on a target; of such texts only `ampc opt` knows what
    passes come next. */
-static Status check_targets(const Amp *x) {
+static Status check_no_target(const Amp *x) {
     for (int i = 0; i < x->m->graphs.len && !x->passes; i++) {
         const Graph *g = x->m->graphs.data[i];
         if (g->target == TARGET_ANY) continue;
@@ -298,7 +298,7 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                          .layer = import_layer,
                          .ctx = &x};
     TRY(parse_model(a, d, path, text, n, &given, &x.m));
-    TRY(check_targets(&x));
+    TRY(check_no_target(&x));
     TRY(check_trips(d, x.loc, opt, true));
     TRY(apply_options(&x));
     *out = x.m;
