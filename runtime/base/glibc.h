@@ -36,6 +36,9 @@ AMPC_SYMBOL(glob, "2.2.5");
 AMPC_SYMBOL(pthread_create, "2.2.5");
 AMPC_SYMBOL(pthread_join, "2.2.5");
 AMPC_SYMBOL(pthread_once, "2.2.5");
+AMPC_SYMBOL(pthread_rwlock_rdlock, "2.2.5");
+AMPC_SYMBOL(pthread_rwlock_unlock, "2.2.5");
+AMPC_SYMBOL(pthread_rwlock_wrlock, "2.2.5");
 AMPC_SYMBOL(pthread_sigmask, "2.2.5");
 
 /* On both processors the kernel's struct stat is the library's. */

@@ -19,6 +19,8 @@
 #include "runtime/base/try.h"
 #include "runtime/cuda/gpu.h"
 
+#include "runtime/base/glibc.h" /* last */
+
 /* ---- inputs -------------------------------------------------------------- */
 
 /* Bytes of an input, and the distance to the next input. */

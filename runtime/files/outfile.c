@@ -172,7 +172,7 @@ bool file_guard_input(FileGuard *g, const char *path, const char *role,
                       char why[160]) {
     struct stat st, folder;
     OutFile o = {.open = true, .folder = -1, .fd = -1};
-    if (!g || stat(path, &st) != 0) return true;
+    if (!g || fstatat(AT_FDCWD, path, &st, 0) != 0) return true;
     Known k = {.role = role, .dev = st.st_dev, .ino = st.st_ino};
     if (open_folder(&o, path) && fstat(o.folder, &folder) == 0) {
         k.folder_dev = folder.st_dev;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "codegen/codegen.h"
+#include "codegen/module/embed.h"
 #include "codegen/module/section.h"
 #include "frontend/cli/options_text.h"
 #include "ir/base/files.h"
@@ -166,13 +167,10 @@ TEST_CASE(emit, needs_only_libc) {
 }
 
 /* Only symbols of glibc 2.17 and older, which RHEL 7 and later have. */
-TEST_CASE(emit, loads_on_an_old_glibc) {
-    Arena *a = arena_new();
-    char *path = in_tmp(a, "old.so"), *out, *save;
+static void check_old_symbols(const char *path) {
+    char *out, *save;
     int minor, symbols = 0;
-    emit_ok("--symbol=my_module", path);
     REQUIRE(test_command(&out, "nm -D --undefined-only %s", path) == 0);
-    arena_free(a);
     if (strstr(out, "san_")) {
         free(out);
         SKIP("a module with sanitizers");
@@ -187,6 +185,31 @@ TEST_CASE(emit, loads_on_an_old_glibc) {
     }
     CHECK(symbols > 50);
     free(out);
+}
+
+TEST_CASE(emit, loads_on_an_old_glibc) {
+    Arena *a = arena_new();
+    char *path = in_tmp(a, "old.so");
+    emit_ok("--symbol=my_module", path);
+    check_old_symbols(path);
+    arena_free(a);
+}
+
+/* Whatever a module takes from the runtime, such as the code for GPUs. */
+TEST_CASE(emit, all_of_the_runtime_loads_on_an_old_glibc) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    char *archive = in_tmp(a, "runtime.a"), *path = in_tmp(a, "whole.so"), *out;
+    REQUIRE(file_text(&d, archive, (const char *)embed_runtime_a,
+                      embed_runtime_a_size, NULL, NULL) == OK);
+    int rc = test_command(&out,
+                          "cc -shared -o %s -Wl,--whole-archive %s "
+                          "-Wl,--no-whole-archive -lm -lpthread -ldl",
+                          path, archive);
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+    check_old_symbols(path);
+    arena_free(a);
 }
 
 TEST_CASE(emit, trains) {
