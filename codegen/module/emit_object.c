@@ -47,6 +47,11 @@ Status emit_object_check(const Options *opt, Diag *d, const char *path) {
                     "--symbol %s: a C program cannot call a function of that "
                     "name, which C keeps for itself; choose another name",
                     opt->symbol);
+    if (has_suffix(path, ".c") && !emit_is_source(opt))
+        return fail(d, (Loc){0},
+                    "-o %s: a module is a library (-o OUT.so) or an object "
+                    "(-o OUT.o, OUT.a); --target c writes C",
+                    path);
     if (emit_is_object(path) && opt->sidecar_weights)
         return fail(d, (Loc){0},
                     "--weights sidecar does not go with -o %s: initial values "

@@ -309,6 +309,10 @@ TEST_CASE(emit, an_object_holds_neither_a_file_nor_gpu_code) {
     CHECK(emit_object_check(&r.opt, &d, "train.o") == ERR_USER);
     CHECK_HAS(d.text.data, "--weights sidecar does not go with -o train.o");
     CHECK(emit_object_check(&r.opt, &d, "train.so") == OK);
+    CHECK(emit_object_check(&r.opt, &d, "train.c") == ERR_USER);
+    CHECK_HAS(d.text.data,
+              "-o train.c: a module is a library (-o OUT.so) or an "
+              "object (-o OUT.o, OUT.a); --target c writes C");
     CHECK(cuda_targets(&r.opt, &d, "train.a") == ERR_USER);
     CHECK_HAS(d.text.data, "an object cannot hold GPU code");
     sb_free(&d.text);
