@@ -220,7 +220,7 @@ static Status apply_options(Amp *x) {
 }
 
 /* Options of ONNX models alone, and numbers that no text allows. */
-static Status check_options(const Amp *x) {
+static Status check_text_options(const Amp *x) {
     const Options *o = x->opt;
     if (o->heads.len) {
         fail(x->d, x->loc,
@@ -289,7 +289,7 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
              .opt = opt,
              .passes = passes,
              .loc = {.file = intern(path)}};
-    TRY(check_options(&x));
+    TRY(check_text_options(&x));
     TextOptions given = {.dims = opt->dims.data,
                          .ndims = opt->dims.len,
                          .seed = opt->seed,
