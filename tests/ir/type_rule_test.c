@@ -15,8 +15,7 @@ typedef struct Row {
 } Row;
 
 static const Row rows[] = {
-    /* ---- element-wise
-       -------------------------------------------------------- */
+    /* ---- element-wise */
     {"%x: f32[4,3]", "%y = neg %x", "f32[4,3]"},
     {"%x: i32[4]", "%y = abs %x", "i32[4]"},
     {"%x: f32[4]", "%y = sign %x", "f32[4]"},
@@ -74,8 +73,7 @@ static const Row rows[] = {
     {"%c: bool[2]", "%y = where %c, %c, %c", "bool[2]"},
     {"%c: u8[2], %x: f32[2]", "%y = where %c, %x, %x", "! wants bool"},
     {"%c: bool[2], %x: f32[3]", "%y = where %c, %x, %x", "! condition"},
-    /* ---- generators
-       ---------------------------------------------------------- */
+    /* ---- generators */
     {"", "%y = full {value=1} : i64[3]", "i64[3]"},
     {"", "%y = full : i64[3]", "! attribute 'value'"},
     {"", "%y = full {value=1}", "! needs the type"},
@@ -85,8 +83,7 @@ static const Row rows[] = {
     {"%r: i64[2]", "%y = rand_uniform %r {salt=1} : f32[5]", "f32[5]"},
     {"%r: i64[2]", "%y = rand_uniform %r : i32[5]", "! floating point"},
     {"%r: i32[2]", "%y = rand_uniform %r : f32[5]", "! wants i64[2]"},
-    /* ---- moves
-       --------------------------------------------------------------- */
+    /* ---- moves */
     {"%x: f32[4,3]", "%y = reshape %x {shape=[2,6]}", "f32[2,6]"},
     {"%x: f32[4,3]", "%y = reshape %x {shape=[12,1]} : bf16[12,1]",
      "bf16[12,1]"},
@@ -205,8 +202,7 @@ static const Row rows[] = {
      "! operand 5 is f32[1,5], wants the shape of f32[1,5,1]"},
     {"%x: f32[5,2]", "%y = trilu %x {upper=1, k=-1}", "f32[5,2]"},
     {"%x: f32[5]", "%y = trilu %x", "! rank 2 or more"},
-    /* ---- reductions
-       ---------------------------------------------------------- */
+    /* ---- reductions */
     {"%x: f32[4,3,2]", "%y = reduce_sum %x {axes=[-1,0]}", "f32[1,3,1]"},
     {"%x: bf16[4,3,2]", "%y = reduce_mean %x {axes=[1], keepdims=0} : f32[4,2]",
      "f32[4,2]"},
@@ -225,8 +221,7 @@ static const Row rows[] = {
     {"%y: f32[4,3], %x: i32[2]", "%g = grad %y, %x", "! floating point"},
     {"%x: f32[4,3]", "%y = argmax %x {axis=1, keepdims=0}", "i64[4]"},
     {"%x: f32[4,0]", "%y = argmax %x {axis=1}", "! is empty"},
-    /* ---- products
-       ------------------------------------------------------------ */
+    /* ---- products */
     {"%x: bf16[4,3], %w: f32[3,5]", "%y = matmul %x, %w", "f32[4,5]"},
     {"%x: f32[3,4], %w: f32[5,3]", "%y = matmul %x, %w {trans_a=1, trans_b=1}",
      "f32[4,5]"},
@@ -258,8 +253,7 @@ static const Row rows[] = {
      "! gives f32[2,5,6]"},
     {"%x: f32[2,3,8], %g: f32[2,5,6]", "%y = conv_wgrad %x, %g {shape=[5,3,3]}",
      "f32[5,3,3]"},
-    /* ---- pools
-       --------------------------------------------------------------- */
+    /* ---- pools */
     {"%x: f32[2,3,8,8]",
      "%y, %i = max_pool %x {kernel_shape=[2,2], "
      "strides=[2,2], sizes=[4,4]}",
@@ -302,8 +296,7 @@ static const Row rows[] = {
      "%y = avg_pool_grad %g {shape=[2,3,8], "
      "kernel_shape=[3], pads=[1,1], sizes=[8]}",
      "! gives f32[2,3,8]"},
-    /* ---- composites
-       ---------------------------------------------------------- */
+    /* ---- composites */
     {"%x: bf16[4,3]", "%y = softmax %x : f32[4,3]", "f32[4,3]"},
     {"%x: f32[4,3]", "%y = softmax %x {axis=2}", "! axis 2 is outside"},
     {"%x: f32[4,3]", "%y = log_softmax %x {axis=-2}", "f32[4,3]"},
