@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What ampc.torch.export refuses, and the words: without torch, over objects that
-have what it reads of torch's.
+"""What ampc.torch.export refuses, and the words; the text of its functions: without
+torch, over objects that have what it reads of torch's.
 
 usage: torch_export_test.py     in the root of the sources"""
 import os
+import re
 import sys
 import types
 import unittest
@@ -91,6 +92,8 @@ sys.path.insert(0, os.path.join(os.getcwd(), "runtime/python"))
 sys.dont_write_bytecode = True
 import ampc  # noqa: E402
 import ampc.torch as exporter  # noqa: E402
+from ampc import _torch_bodies as bodies  # noqa: E402
+from ampc import _torch_bodies_linear as linear  # noqa: E402
 
 TRACE = '''  File "/usr/lib/python3/torch/nn/functional.py", line 9, in linear
     return f(x)
@@ -210,6 +213,44 @@ class Refusals(unittest.TestCase):
             failures=[Thing(failure_type=kind)]))))
         self.assertFalse(exporter._decided(Thing(_report=Thing(failures=[]))))
         self.assertFalse(exporter._decided(Thing()))
+
+
+class Bodies(unittest.TestCase):
+    """Functions for other runtimes; models/exporters/bodies.py computes them."""
+
+    def test_calls(self):
+        """A function comes with those that it calls; others have none."""
+        self.assertEqual(list(bodies.texts(["Inverse", "Other"], 20)),
+                         ["Inverse", "Solve"])
+
+    def test_operands_are_defined(self):
+        for name, text in bodies.texts([*bodies.BODIES, *linear.LINEAR], 20).items():
+            inputs = re.search(r"\((.*?)\) => ", text)[1]
+            known = set(inputs.split(", "))
+            for line in text.splitlines()[2:]:
+                step = re.search(r"= step \((.*?)\) =>", line)
+                read = re.search(r"= [\w.]+ (?:<[^(]*> )?\(([^()]*)\)", line)
+                for operand in filter(None, read[1].split(", ") if read else []):
+                    self.assertIn(operand, known, f"{name}: {line}")
+                known.update(line.split(" = ")[0].strip().split(", "))
+                if step:
+                    known.update(x.split()[-1] for x in step[1].split(", "))
+
+    def test_numbers(self):
+        """A number becomes one Constant; attributes stay."""
+        body = linear.Body("a", "y", "b = Trilu <upper = 0> (a, -1)\n"
+                           "y = Where (c, 0.5, [1])\nz = Add (b, -1)")
+        self.assertEqual(linear.text("F", body, 20), """\
+<domain: "ampc", opset_import: ["" : 20, "ampc" : 1]>
+F  (a) => (y) {
+number_0 = Constant <value_int = -1> ()
+number_1_f = Constant <value_float = 0.5> ()
+number_1 = CastLike (number_1_f, a)
+number_2 = Constant <value_ints = [1]> ()
+b = Trilu <upper = 0> (a, number_0)
+y = Where (c, number_1, number_2)
+z = Add (b, number_0)
+}""")
 
 
 if __name__ == "__main__":

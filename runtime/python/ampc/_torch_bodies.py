@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions in a file of ampc.torch.export, for other runtimes: what element-wise
-nodes of domain ampc compute, in ONNX's operators.  ampc has rows of its own for
-these nodes and does not read the bodies."""
+"""Functions in a file of ampc.torch.export, for other runtimes: what nodes of domain
+ampc compute, in ONNX's operators; here the element-wise ones.  ampc has rows of its
+own for these nodes and does not read the bodies."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+from . import _torch_bodies_linear as linear
 
 
 class _Value:
@@ -192,15 +194,32 @@ BODIES: Mapping[str, tuple[str, Callable[[_Body], _Value]]] = {
     "Polygamma": ("<n>", _polygamma), "LogCumSumExp": ("<axis>", _logcumsumexp)}
 
 
+def _text(name: str, opset: int) -> str:
+    if name in linear.LINEAR:
+        return linear.text(name, linear.LINEAR[name], opset)
+    attributes, make = BODIES[name]
+    body = _Body()
+    return body.text(name, attributes, opset, make(body))
+
+
+def texts(nodes: Iterable[str], opset: int) -> dict[str, str]:
+    """The functions of these nodes of domain ampc, and what they call."""
+    wanted, found = sorted(nodes), dict[str, str]()
+    while wanted:
+        name = wanted.pop()
+        if name in found or name not in {*BODIES, *linear.LINEAR}:
+            continue
+        found[name] = _text(name, opset)
+        if name in linear.LINEAR:
+            wanted += linear.LINEAR[name].calls
+    return dict(sorted(found.items()))
+
+
 def add_bodies(model: Any) -> None:
     """Gives an onnx_ir model the functions of the nodes that it has."""
     import onnx.parser
     import onnx_ir
-    for name in sorted({n.op_type for n in model.graph.all_nodes()
-                        if n.domain == "ampc"} & set(BODIES)):
-        attributes, make = BODIES[name]
-        body = _Body()
-        text = body.text(name, attributes, model.graph.opset_imports[""],
-                         make(body))
+    nodes = {n.op_type for n in model.graph.all_nodes() if n.domain == "ampc"}
+    for text in texts(nodes, model.graph.opset_imports[""]).values():
         made = onnx_ir.serde.deserialize_function(onnx.parser.parse_function(text))
         model.functions[made.identifier()] = made
