@@ -7,6 +7,7 @@ usage: bodies.py FOLDER AMPC [NAME]
 FOLDER gets one exported file a node. AMPC, the compiler, must have PyTorch's loss in the first step
 of training, and equal losses without the functions. Needs torch, onnx and onnxruntime."""
 import json
+import math
 import os
 import subprocess
 import sys
@@ -45,6 +46,10 @@ def permuted(*shape):
     return general(*shape).flip(-1)
 
 
+def zeros(*shape):
+    return torch.zeros(*shape, dtype=torch.double)
+
+
 L = torch.linalg
 
 
@@ -69,6 +74,50 @@ def lu_of(a):
     return y, at.to(torch.int64), torch.lu_unpack(y, at)[0].mT
 
 
+def symmetric_pair(*shape):
+    """Its upper triangle is not read."""
+    a = positive(*shape)
+    return a.tril() + torch.randn(*shape, dtype=torch.double).triu(1)
+
+
+def low_rank(*shape):
+    n = shape[-1]
+    return general(*shape)[..., :(n + 1) // 2] @ general(*shape)[..., :(n + 1) // 2, :]
+
+
+def symmetric_parts(given, y):
+    """Values; the matrix of values and vectors; the vectors' products."""
+    w, v = y
+    return w, v * w.unsqueeze(-2) @ v.mT, v.mT @ v
+
+
+def singular_parts(given, y):
+    u, s, v = y
+    return s, u * s.unsqueeze(-2) @ v.mT, u.mT @ u, v.mT @ v
+
+
+def spoken(one_row):
+    """Logarithms of probabilities, labels and lengths; the first sample has no label, the last repeats its."""
+    def operands(batch, n):
+        many = math.prod(batch) + 2
+        x = torch.randn(2 * n + 3, many, 6, dtype=torch.double).log_softmax(-1)
+        labels = torch.randint(0, n + 1, (many,))
+        labels[0], labels[-1] = 0, n
+        rows = torch.randint(1, 6, (many, n))
+        rows[-1] = 1
+        target = torch.cat([row[:k] for row, k in zip(rows, labels)]) if one_row else rows
+        steps = torch.randint(2 * n, 2 * n + 4, (many,))
+        steps[-1] = n  # too few for a repeated label: an infinite loss
+        return [x, target, steps, labels]
+    return operands
+
+
+def ctc(one_row, reduction, zero_infinity):
+    return Node(spoken(one_row), lambda x, *rest: F.ctc_loss(x, *rest, 0, reduction, zero_infinity),
+                blank=0, reduction=reduction, zero_infinity=int(zero_infinity))
+
+
+TOLERANCES = {"absolute": 0.0, "relative": 1e-5}
 NODES = {
     "Inverse": [Node(one(permuted), L.inv)],
     "Solve": [Node(two(permuted), L.solve)],
@@ -77,9 +126,23 @@ NODES = {
             a, b, upper=bool(upper), unitriangular=bool(unit)), upper=upper, unit=unit)
         for upper in (0, 1) for unit in (0, 1)],
     "Cholesky": [Node(one(positive), L.cholesky)],
-    "Slogdet": [Node(one(permuted), lambda a: tuple(L.slogdet(a)))],
+    "Slogdet": [Node(one(make), lambda a: tuple(L.slogdet(a))) for make in (permuted, zeros)],
     "Lu": [Node(lambda batch, n, m=m: [torch.randn(*batch, n + m, n + 2, dtype=torch.double)], lu_of)
            for m in (0, 2, 5)],
+    "Qr": [Node(lambda batch, n, m=m: [torch.randn(*batch, n + m, n, dtype=torch.double)],
+                lambda a: tuple(L.qr(a))) for m in (0, 3)],
+    "MatrixExp": [Node(lambda batch, n, size=size: [torch.randn(*batch, n, n, dtype=torch.double) * size],
+                       torch.matrix_exp) for size in (.1, 1.)],
+    "Pinv": [Node(lambda batch, n, m=m, k=k: [general(*batch, n + m, n + k)], L.pinv, **TOLERANCES, hermitian=0)
+             for m, k in ((0, 0), (3, 0), (0, 3))] +
+            [Node(one(low_rank), lambda a: L.pinv(a, rtol=1e-5), **TOLERANCES, hermitian=0),
+             Node(one(symmetric_pair), lambda a: L.pinv(a, hermitian=True), **TOLERANCES, hermitian=1)],
+    "Eigh": [Node(one(symmetric), lambda a: tuple(L.eigh(a)), same=symmetric_parts)],
+    "Svd": [Node(lambda batch, n, m=m, k=k: [torch.randn(*batch, n + m, n + k, dtype=torch.double)],
+                 lambda a: (*L.svd(a, full_matrices=False)[:2], L.svd(a, full_matrices=False)[2].mT), same=singular_parts)
+            for m, k in ((0, 0), (3, 0), (0, 3))],
+    "CtcLoss": [ctc(one_row, reduction, zero) for one_row in (False, True) for reduction in ("mean", "sum", "none")
+                for zero in (True, False)],
 }
 
 
@@ -118,6 +181,7 @@ def difference(node, operands, y):
             raise SystemExit(f"shape {tuple(got.shape)}, PyTorch has {tuple(w.shape)}")
         off = torch.where(got == w, 0.0, (got.double() - w.double()).abs())
         finite = torch.where(w.isinf(), 0.0, w.double().abs())
+        off = off.nan_to_num(nan=float("inf"))
         worst = max(worst, float(off.max() / finite.max().clamp(min=1e-30)))
     return worst
 
@@ -140,13 +204,13 @@ class Layer(torch.nn.Module):
     """The function of a product with a weight, whose first operand is a parameter."""
     def __init__(self, node, operands):
         super().__init__()
-        self.function = node.function
+        self.function, self.same = node.function, node.same
         self.weight = torch.nn.Parameter(operands[0])
         self.rest = operands[1:]
 
     def forward(self, x):
         y = self.function(self.weight + x.mean() * 0.01, *self.rest)
-        y = y if isinstance(y, tuple) else (y,)
+        y = self.same((self.weight, *self.rest), y if isinstance(y, tuple) else (y,))
         return sum(v.sum() * 0.1 for v in y if v.is_floating_point()) + x
 
 

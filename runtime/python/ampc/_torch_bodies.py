@@ -8,6 +8,7 @@ import math
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from . import _torch_bodies_linear as linear
+from ._torch_bodies_ctc import CTC
 
 
 class _Value:
@@ -194,9 +195,12 @@ BODIES: Mapping[str, tuple[str, Callable[[_Body], _Value]]] = {
     "Polygamma": ("<n>", _polygamma), "LogCumSumExp": ("<axis>", _logcumsumexp)}
 
 
+TEXTS: Mapping[str, linear.Body] = {**linear.LINEAR, "CtcLoss": CTC}
+
+
 def _text(name: str, opset: int) -> str:
-    if name in linear.LINEAR:
-        return linear.text(name, linear.LINEAR[name], opset)
+    if name in TEXTS:
+        return linear.text(name, TEXTS[name], opset)
     attributes, make = BODIES[name]
     body = _Body()
     return body.text(name, attributes, opset, make(body))
@@ -207,11 +211,13 @@ def texts(nodes: Iterable[str], opset: int) -> dict[str, str]:
     wanted, found = sorted(nodes), dict[str, str]()
     while wanted:
         name = wanted.pop()
-        if name in found or name not in {*BODIES, *linear.LINEAR}:
+        if name in found or name not in {*BODIES, *TEXTS}:
+            continue
+        if name in TEXTS and opset < TEXTS[name].opset:
             continue
         found[name] = _text(name, opset)
-        if name in linear.LINEAR:
-            wanted += linear.LINEAR[name].calls
+        if name in TEXTS:
+            wanted += TEXTS[name].calls
     return dict(sorted(found.items()))
 
 

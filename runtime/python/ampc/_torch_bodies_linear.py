@@ -10,16 +10,18 @@ from typing import Mapping, NamedTuple
 
 class Body(NamedTuple):
     """Lines of ONNX's text.  An operand may be a number: 1 is an integer, [1] a list,
-    1.0 has the type of the first input.  calls: other functions of domain ampc."""
+    1.0 has the type of the first input.  calls: other functions of domain ampc.
+    opset: the first one that has what the lines call."""
     inputs: str
     outputs: str
     lines: str
     attributes: str = ""
     calls: tuple[str, ...] = ()
+    opset: int = 18
 
 
 _OPERANDS = re.compile(r"\([^()]*\)")
-_NUMBER = re.compile(r"(?<=[(,]) ?(\[?-?\d[\d.e-]*\]?)(?=[,)])")
+_NUMBER = re.compile(r"(?<=[(,])( ?)(\[?-?\d[\d.e-]*\]?)(?=[,)])")
 
 
 def text(name: str, body: Body, opset: int) -> str:
@@ -28,7 +30,7 @@ def text(name: str, body: Body, opset: int) -> str:
     like = body.inputs.split(",")[0]
 
     def named(found: re.Match[str]) -> str:
-        return " " + names.setdefault(found[1], f"number_{len(names)}")
+        return found[1] + names.setdefault(found[2], f"number_{len(names)}")
 
     lines = _OPERANDS.sub(lambda found: _NUMBER.sub(named, found[0]),
                           body.lines.strip())
@@ -223,6 +225,298 @@ product = Mul (turns, signs)
 sign = ReduceProd <keepdims = 0> (product, [-1])
 """, calls=("Lu",))
 
+# Householder's reflections, with LAPACK's signs.
+_QR = Body("given", "q, r", _FLAT + """
+m = Gather (inner, 0)
+n = Gather (inner, 1)
+range = Range (0, m, 1)
+rows = Unsqueeze (range, [1])
+row = Unsqueeze (range, [0])
+always = Constant <value = bool {1}> ()
+""" + _EYE + """
+batch = Shape <end = 1> (a)
+tall = Shape <start = 1, end = 2> (a)
+last = Shape <start = 2> (a)
+sides = Concat <axis = 0> (batch, tall, tall)
+ones = Expand (eye, sides)
+fewer = Sub (m, 1)
+count = Min (n, fewer)
+r0, q0 = Loop (count, always, a, ones) <body = step (int64 k, bool go, r1, q1) => (bool on, r2, q2) {
+  on = Identity (go)
+  at = Unsqueeze (k, [0])
+  whole = Gather <axis = -1> (r1, at)
+  open = GreaterOrEqual (rows, k)
+  column = Where (open, whole, 0.0)
+  head = Gather <axis = -2> (column, at)
+  squares = Mul (column, column)
+  sum = ReduceSum (squares, [-2])
+  norm = Sqrt (sum)
+  minus = Neg (norm)
+  negative = Less (head, 0.0)
+  signed = Where (negative, minus, norm)
+  added = Add (column, signed)
+  here = Equal (rows, k)
+  v = Where (here, added, column)
+  v_squares = Mul (v, v)
+  length = ReduceSum (v_squares, [-2])
+  none = Equal (length, 0.0)
+  divisor = Where (none, 1.0, length)
+  factor = Div (2.0, divisor)
+  v_row = Transpose <perm = [0, 2, 1]> (v)
+  r_parts = MatMul (v_row, r1)
+  r_scaled = Mul (r_parts, factor)
+  r_less = Mul (v, r_scaled)
+  r2 = Sub (r1, r_less)
+  q_parts = MatMul (q1, v)
+  q_scaled = Mul (q_parts, factor)
+  q_less = Mul (q_scaled, v_row)
+  q2 = Sub (q1, q_less)
+}>
+q_first = Slice (q0, [0], last, [2])
+q = Reshape (q_first, shape)
+r_first = Slice (r0, [0], last, [1])
+r_upper = Trilu <upper = 1> (r_first)
+r_shape = Concat <axis = 0> (outer, last, last)
+r = Reshape (r_upper, r_shape)
+""")
+
+# Taylor's series of a / 2^s and s squarings, s at most 10.
+_MATRIX_EXP = Body("a", "y", _SIZE + _EYE + """
+sizes = Abs (a)
+sums = ReduceSum (sizes, [-2])
+norm = ReduceMax (sums, [-1])
+none = Mul (norm, 0.0)
+small, power, rounds = Loop (10, always, a, 1.0, none) <body = step (int64 k, bool go, s1, p1, n1) => (bool on, s2, p2, n2) {
+  on = Identity (go)
+  over = Greater (norm, p1)
+  half = Mul (s1, 0.5)
+  s2 = Where (over, half, s1)
+  p2 = Mul (p1, 2.0)
+  more = CastLike (over, a)
+  n2 = Add (n1, more)
+}>
+linear = Add (small, eye)
+term, series = Loop (14, always, small, linear) <body = step (int64 k, bool go, t1, y1) => (bool on, t2, y2) {
+  on = Identity (go)
+  place = Add (k, 2)
+  divisor = CastLike (place, a)
+  product = MatMul (t1, small)
+  t2 = Div (product, divisor)
+  y2 = Add (y1, t2)
+}>
+y = Loop (10, always, series) <body = step (int64 k, bool go, y3) => (bool on, y4) {
+  on = Identity (go)
+  square = MatMul (y3, y3)
+  round = CastLike (k, a)
+  more = Less (round, rounds)
+  y4 = Where (more, square, y3)
+}>
+""")
+
+# ---- Jacobi's rotations -----------------------------------------------------
+
+# In round k of a sweep columns i and j with i + j = k modulo n turn.
+_PARTNER = """
+  on = Identity (go)
+  round = Mod (k, n)
+  ahead = Sub (round, own)
+  around = Add (ahead, n)
+  within = GreaterOrEqual (ahead, 0)
+  partner = Where (within, ahead, around)
+"""
+
+# c and s of each column, from its square, its partner's and their product.
+_ROTATION = """
+  flat_product = Equal (product, 0.0)
+  alone = Equal (partner, own)
+  still = Or (flat_product, alone)
+  difference = Sub (other, square)
+  doubled = Mul (product, 2.0)
+  divisor = Where (still, 1.0, doubled)
+  tau = Div (difference, divisor)
+  positive = Greater (tau, 0.0)
+  zero = Equal (tau, 0.0)
+  before = Less (own, partner)
+  first = And (zero, before)
+  up = Or (positive, first)
+  tau_square = Mul (tau, tau)
+  tau_more = Add (tau_square, 1.0)
+  tau_root = Sqrt (tau_more)
+  tau_size = Abs (tau)
+  tau_sum = Add (tau_size, tau_root)
+  t_up = Reciprocal (tau_sum)
+  t_down = Neg (t_up)
+  t_turned = Where (up, t_up, t_down)
+  t = Where (still, 0.0, t_turned)
+  t_square = Mul (t, t)
+  t_more = Add (t_square, 1.0)
+  t_root = Sqrt (t_more)
+  c = Reciprocal (t_root)
+  s = Mul (t, c)
+"""
+
+# A step of Newton's brings the product of rotations nearer to an orthogonal matrix.
+_EIGH = Body("given", "w, v", _FLAT + _SIZE + _EYE + """
+below = Trilu <upper = 0> (a, -1)
+above = Transpose <perm = [0, 2, 1]> (below)
+low = Trilu <upper = 0> (a)
+whole = Add (low, above)
+flat_shape = Shape (a)
+ones = Expand (eye, flat_shape)
+own = Identity (rows)
+places = Add (rows, row)
+count = Mul (n, 10)
+d0, v0 = Loop (count, always, whole, ones) <body = step (int64 k, bool go, d1, v1) => (bool on, d2, v2) {
+""" + _PARTNER + """
+  round_n = Add (round, n)
+  near = Equal (places, round)
+  far = Equal (places, round_n)
+  both = Or (near, far)
+  pairs = CastLike (both, a)
+  own_parts = Mul (d1, eye)
+  square = ReduceSum (own_parts, [-1])
+  other = MatMul (pairs, square)
+  products = Mul (d1, pairs)
+  product = ReduceSum (products, [-1])
+""" + _ROTATION + """
+  c_part = Mul (eye, c)
+  s_part = Mul (pairs, s)
+  turn = Add (c_part, s_part)
+  back = Transpose <perm = [0, 2, 1]> (turn)
+  left = MatMul (back, d1)
+  d2 = MatMul (left, turn)
+  v2 = MatMul (v1, turn)
+}>
+values = Mul (d0, eye)
+all = ReduceSum <keepdims = 0> (values, [-1])
+sorted, order = TopK <axis = -1, largest = 0> (all, last)
+order_row = Unsqueeze (order, [1])
+found = Equal (rows, order_row)
+chosen = CastLike (found, a)
+v0_row = Transpose <perm = [0, 2, 1]> (v0)
+lengths = MatMul (v0_row, v0)
+half = Mul (lengths, 0.5)
+most = Mul (eye, 1.5)
+mended = Sub (most, half)
+v_near = MatMul (v0, mended)
+v_sorted = MatMul (v_near, chosen)
+v = Reshape (v_sorted, shape)
+w_shape = Shape <end = -1> (given)
+w = Reshape (sorted, w_shape)
+""")
+
+# Of the matrix or, if it is wide, of its transpose.
+_SVD = Body("given", "u, s, v", _FLAT + """
+m_list = Shape <start = 1, end = 2> (a)
+n_list = Shape <start = 2> (a)
+is_wide = Less (m_list, n_list)
+wide = Squeeze (is_wide)
+work = If (wide) <then_branch = turned () => (t1) {
+  t1 = Transpose <perm = [0, 2, 1]> (a)
+}, else_branch = straight () => (t2) {
+  t2 = Identity (a)
+}>
+last = Min (m_list, n_list)
+n = Squeeze (last)
+range = Range (0, n, 1)
+rows = Unsqueeze (range, [1])
+row = Unsqueeze (range, [0])
+own = Identity (row)
+always = Constant <value = bool {1}> ()
+""" + _EYE + """
+batch = Shape <end = 1> (a)
+sides = Concat <axis = 0> (batch, last, last)
+ones = Expand (eye, sides)
+count = Mul (n, 10)
+u0, v0 = Loop (count, always, work, ones) <body = step (int64 k, bool go, u1, v1) => (bool on, u2, v2) {
+""" + _PARTNER + """
+  at = Reshape (partner, [-1])
+  u_other = Gather <axis = -1> (u1, at)
+  squares = Mul (u1, u1)
+  square = ReduceSum (squares, [-2])
+  other = Gather <axis = -1> (square, at)
+  products = Mul (u1, u_other)
+  product = ReduceSum (products, [-2])
+""" + _ROTATION + """
+  u_c = Mul (u1, c)
+  u_s = Mul (u_other, s)
+  u2 = Sub (u_c, u_s)
+  v_other = Gather <axis = -1> (v1, at)
+  v_c = Mul (v1, c)
+  v_s = Mul (v_other, s)
+  v2 = Sub (v_c, v_s)
+}>
+u_squares = Mul (u0, u0)
+sums = ReduceSum <keepdims = 0> (u_squares, [1])
+lengths = Sqrt (sums)
+sorted, order = TopK <axis = -1> (lengths, last)
+order_row = Unsqueeze (order, [1])
+found = Equal (rows, order_row)
+chosen = CastLike (found, a)
+u_sorted = MatMul (u0, chosen)
+long = Greater (sorted, 0.0)
+divisor = Where (long, sorted, 1.0)
+divisor_row = Unsqueeze (divisor, [1])
+p = Div (u_sorted, divisor_row)
+q = MatMul (v0, chosen)
+left, right = If (wide) <then_branch = exchanged () => (l1, r1) {
+  l1 = Identity (q)
+  r1 = Identity (p)
+}, else_branch = kept () => (l2, r2) {
+  l2 = Identity (p)
+  r2 = Identity (q)
+}>
+s_shape = Concat <axis = 0> (outer, last)
+s = Reshape (sorted, s_shape)
+u_shape = Concat <axis = 0> (outer, m_list, last)
+u = Reshape (left, u_shape)
+v_shape = Concat <axis = 0> (outer, n_list, last)
+v = Reshape (right, v_shape)
+""")
+
+# If hermitian, it reads element (i, j) at (max(i, j), min(i, j)): no branch, since ONNX
+# Runtime 1.32 refuses an If on the attribute that reads the function's values.
+_PINV = Body("given", "y", _FLAT + """
+hermitian = Constant <value_int: int = @hermitian> ()
+relative_f = Constant <value_float: float = @relative> ()
+absolute_f = Constant <value_float: float = @absolute> ()
+relative = CastLike (relative_f, a)
+absolute = CastLike (absolute_f, a)
+is_hermitian = Cast <to = 9> (hermitian)
+m_list = Shape <start = 1, end = 2> (a)
+n_list = Shape <start = 2> (a)
+m = Squeeze (m_list)
+n = Squeeze (n_list)
+row_range = Range (0, m, 1)
+rows = Unsqueeze (row_range, [1])
+range = Range (0, n, 1)
+row = Unsqueeze (range, [0])
+most = Max (rows, row)
+least = Min (rows, row)
+lower_start = Mul (most, n)
+lower = Add (lower_start, least)
+own_start = Mul (rows, n)
+own = Add (own_start, row)
+places = Where (is_hermitian, lower, own)
+elements = Flatten (a)
+read = Gather <axis = 1> (elements, places)
+u, s, v = ampc.Svd (read)
+top = ReduceMax (s, [-1])
+part = Mul (top, relative)
+bound = Max (part, absolute)
+kept = Greater (s, bound)
+divisor = Where (kept, s, 1.0)
+parts = Reciprocal (divisor)
+inverted = Where (kept, parts, 0.0)
+factors = Unsqueeze (inverted, [1])
+scaled = Mul (v, factors)
+turned = Transpose <perm = [0, 2, 1]> (u)
+flat_y = MatMul (scaled, turned)
+y_shape = Concat <axis = 0> (outer, n_list, m_list)
+y = Reshape (flat_y, y_shape)
+""", "<absolute, relative, hermitian>", ("Svd",))
+
 LINEAR: Mapping[str, Body] = {
     "Inverse": _INVERSE, "Solve": _SOLVE, "SolveTriangular": _SOLVE_TRIANGULAR,
-    "Cholesky": _CHOLESKY, "Lu": _LU, "Slogdet": _SLOGDET}
+    "Cholesky": _CHOLESKY, "Slogdet": _SLOGDET, "Qr": _QR, "MatrixExp": _MATRIX_EXP,
+    "Lu": _LU, "Pinv": _PINV, "Eigh": _EIGH, "Svd": _SVD}
