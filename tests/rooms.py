@@ -26,7 +26,7 @@ FEW = 3  # files of the largest circle inside a room
 class Rooms:
     def __init__(self, path):
         self.floor, self.down, self.header = {}, set(), {}
-        self.library = set()
+        self.stand_ins = set()
         for number, line in enumerate(open(path), 1):
             line = line.split("#")[0].strip()
             if not line:
@@ -37,7 +37,7 @@ class Rooms:
                 self.header[name.strip()] = calls.strip()
                 continue
             if kind == "library":
-                self.library.add(name.strip())
+                self.stand_ins.add(name.strip())
                 continue
             if kind != "room":
                 sys.exit(f"{path}:{number}: {kind} {line}")
@@ -173,9 +173,9 @@ def included_above(pairs, rooms):
 
 
 def defects(graph, rooms):
-    for file in sorted(rooms.library - {f for to in graph.values() for f in to}):
+    for file in sorted(rooms.stand_ins - {f for to in graph.values() for f in to}):
         yield f"{file}: no call needs its line, take it out"
-    graph = {f: {t: s for t, s in to.items() if t not in rooms.library}
+    graph = {f: {t: s for t, s in to.items() if t not in rooms.stand_ins}
              for f, to in graph.items()}
     found = edges(graph)
     for edge, example in sorted(found.items()):
@@ -206,10 +206,10 @@ def selftest():
     up = {"a/x.c": {"b/y.c": "f"}, "b/y.c": {"a/x.c": "g"}}
     assert any("a may not call b" in d for d in defects(up, rooms))
     assert any("no call needs it" in d for d in defects({}, rooms))
-    rooms.library = {"b/y.c"}
+    rooms.stand_ins = {"b/y.c"}
     assert not any("may not call" in d for d in defects(up, rooms))
     assert any("y.c: no call needs" in d for d in defects({}, rooms))
-    rooms.library = set()
+    rooms.stand_ins = set()
     rooms.down |= {("a", "b")}
     assert any("a is not above b" in d for d in defects(up, rooms))
     ring = {f"a/{i}.c": {f"a/{(i + 1) % 5}.c": "f"} for i in range(5)}

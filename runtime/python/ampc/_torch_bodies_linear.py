@@ -72,6 +72,30 @@ flat = Concat <axis = 0> ([-1], inner)
 a = Reshape (given, flat)
 """
 
+# Of [b, m, n]: m and n, the numbers below m as a column and as a row, a batch of
+# identities [b, m, m].
+_TALL = """
+m = Gather (inner, 0)
+n = Gather (inner, 1)
+range = Range (0, m, 1)
+rows = Unsqueeze (range, [1])
+row = Unsqueeze (range, [0])
+always = Constant <value = bool {1}> ()
+""" + _EYE + """
+batch = Shape <end = 1> (a)
+tall = Shape <start = 1, end = 2> (a)
+sides = Concat <axis = 0> (batch, tall, tall)
+ones = Expand (eye, sides)
+"""
+
+# The symmetric matrix whose lower triangle is that of a.
+_MIRRORED = """
+below = Trilu <upper = 0> (a, -1)
+above = Transpose <perm = [0, 2, 1]> (below)
+low = Trilu <upper = 0> (a)
+whole = Add (low, above)
+"""
+
 # ---- solves -----------------------------------------------------------------
 
 # Gauss and Jordan with row pivots.
@@ -126,11 +150,7 @@ y = ampc.Solve (whole, b)
 
 # ---- decompositions ---------------------------------------------------------
 
-_CHOLESKY = Body("given", "y", _FLAT + _SIZE + """
-below = Trilu <upper = 0> (a, -1)
-above = Transpose <perm = [0, 2, 1]> (below)
-low = Trilu <upper = 0> (a)
-whole = Add (low, above)
+_CHOLESKY = Body("given", "y", _FLAT + _SIZE + _MIRRORED + """
 none = Mul (whole, 0.0)
 left, done = Loop (n, always, whole, none) <body = step (int64 k, bool go, rest, y0) => (bool on, next, y1) {
   on = Identity (go)
@@ -150,21 +170,9 @@ left, done = Loop (n, always, whole, none) <body = step (int64 k, bool go, rest,
 y = Reshape (done, shape)
 """)
 
-_LU = Body("given", "y, pivots, p", _FLAT + """
-m = Gather (inner, 0)
-n = Gather (inner, 1)
+_LU = Body("given", "y, pivots, p", _FLAT + _TALL + """
 least = Min (m, n)
-range = Range (0, m, 1)
-rows = Unsqueeze (range, [1])
-row = Unsqueeze (range, [0])
 columns = Range (0, n, 1)
-diagonal = Equal (rows, row)
-eye = CastLike (diagonal, a)
-batch = Shape <end = 1> (a)
-tall = Shape <start = 1, end = 2> (a)
-sides = Concat <axis = 0> (batch, tall, tall)
-ones = Expand (eye, sides)
-always = Constant <value = bool {1}> ()
 y0, p0, at0 = Loop (least, always, a, ones) <body = step (int64 k, bool go, y1, p1) => (bool on, y2, p2, at2) {
   on = Identity (go)
   at = Unsqueeze (k, [0])
@@ -226,19 +234,8 @@ sign = ReduceProd <keepdims = 0> (product, [-1])
 """, calls=("Lu",))
 
 # Householder's reflections, with LAPACK's signs.
-_QR = Body("given", "q, r", _FLAT + """
-m = Gather (inner, 0)
-n = Gather (inner, 1)
-range = Range (0, m, 1)
-rows = Unsqueeze (range, [1])
-row = Unsqueeze (range, [0])
-always = Constant <value = bool {1}> ()
-""" + _EYE + """
-batch = Shape <end = 1> (a)
-tall = Shape <start = 1, end = 2> (a)
+_QR = Body("given", "q, r", _FLAT + _TALL + """
 last = Shape <start = 2> (a)
-sides = Concat <axis = 0> (batch, tall, tall)
-ones = Expand (eye, sides)
 fewer = Sub (m, 1)
 count = Min (n, fewer)
 r0, q0 = Loop (count, always, a, ones) <body = step (int64 k, bool go, r1, q1) => (bool on, r2, q2) {
@@ -356,11 +353,7 @@ _ROTATION = """
 """
 
 # A step of Newton's brings the product of rotations nearer to an orthogonal matrix.
-_EIGH = Body("given", "w, v", _FLAT + _SIZE + _EYE + """
-below = Trilu <upper = 0> (a, -1)
-above = Transpose <perm = [0, 2, 1]> (below)
-low = Trilu <upper = 0> (a)
-whole = Add (low, above)
+_EIGH = Body("given", "w, v", _FLAT + _SIZE + _EYE + _MIRRORED + """
 flat_shape = Shape (a)
 ones = Expand (eye, flat_shape)
 own = Identity (rows)
