@@ -8,21 +8,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-
-static const char model[] = "dim B = 4\n"
-                            "model m(x: f32[B,3]) {\n"
-                            "  h = tanh(Linear(x, units=5, scope=\"fc1\"))\n"
-                            "  return y = Linear(h, units=3, scope=\"fc2\")\n"
-                            "}\n"
-                            "train m {\n"
-                            "  loss = cross_entropy\n"
-                            "  optimizer = adamw, lr=1e-2\n"
-                            "}\n";
-
-static const char data[] = "a,b,c,t\n1,2,3,0\n2,3,4,1\n0,1,2,2\n4,5,6,0\n"
-                           "3,4,5,1\n7,8,9,2\n1,0,1,2\n2,2,2,1\n3,1,2,0\n";
-
-#define FEED "--feed x=d.csv:0-2 --feed target=d.csv:t "
+#include "tests/support/small_model.h"
 
 /* Output of a command in the test's folder, where $AMPC is; for free(). */
 static char *says(int status, const char *command) {
@@ -36,8 +22,9 @@ static char *says(int status, const char *command) {
 }
 
 static void make_files(void) {
-    REQUIRE(test_write_file(test_tmp("m.amp"), model, strlen(model)));
-    REQUIRE(test_write_file(test_tmp("d.csv"), data, strlen(data)));
+    REQUIRE(
+        test_write_file(test_tmp("m.amp"), small_model, strlen(small_model)));
+    REQUIRE(test_write_file(test_tmp("d.csv"), small_data, strlen(small_data)));
     free(says(0, "for f in html json txt; do $AMPC m.amp -o m.so --target "
                  "cpu:x86-64-v2 --report r.$f || exit; done"));
 }
@@ -132,7 +119,7 @@ TEST_CASE(answers, curves_are_those_of_the_log) {
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         char command[300];
         snprintf(command, sizeof command,
-                 "rm -f l.jsonl && $AMPC run m.so " FEED
+                 "rm -f l.jsonl && $AMPC run m.so " SMALL_FEED
                  "--eval-feed x=d.csv:0-2 --eval-feed target=d.csv:t "
                  "--steps %d --log l.jsonl --report p.html",
                  steps[i]);
@@ -155,7 +142,7 @@ TEST_CASE(answers, logs_go_where_they_are_sent) {
     for (int k = 1; k < 3; k++) {
         char command[300];
         snprintf(command, sizeof command,
-                 "$AMPC run m.so " FEED "--steps 2 --quiet --log /dev/%s "
+                 "$AMPC run m.so " SMALL_FEED "--steps 2 --quiet --log /dev/%s "
                  ">1.txt 2>2.txt && ls",
                  k == 1 ? "stdout" : "stderr");
         free(says(0, command));
@@ -171,7 +158,7 @@ TEST_CASE(answers, logs_go_where_they_are_sent) {
 TEST_CASE(answers, pipes_get_the_whole_log) {
     make_files();
     free(says(0, "mkfifo pipe && { (sleep 1; cat pipe >got) & } && "
-                 "$AMPC run m.so " FEED "--steps 5 --log pipe && wait"));
+                 "$AMPC run m.so " SMALL_FEED "--steps 5 --log pipe && wait"));
     char *got = read_text("got");
     double x[20];
     int n = log_numbers(got, "\"loss\":", x, 20);
@@ -197,7 +184,7 @@ static void check_bound(const Bound *b) {
 }
 
 TEST_CASE(answers, bounds_of_numbers) {
-#define RUN  "$AMPC run m.so " FEED "--quiet --log l "
+#define RUN  "$AMPC run m.so " SMALL_FEED "--quiet --log l "
 #define EVAL "--eval-feed x=d.csv:0-2 --eval-feed target=d.csv:t "
     static const Bound bounds[] = {
         {RUN, "--steps", "-1", "0"},
@@ -213,9 +200,10 @@ TEST_CASE(answers, bounds_of_numbers) {
         {RUN EVAL, "--patience", "0", "1"},
         {RUN "--steps 1", "--augment", "x=crop:0", "x=normalize:0/1"},
         {RUN "--steps 1", "--augment", "x=normalize:0/0", "x=normalize:0/1"},
-        {"$AMPC bisect m.so m.so " FEED, "--steps", "0", "1"},
-        {"$AMPC bisect m.so m.so " FEED "--steps 1", "--tolerance", "-1", "0"},
-        {"$AMPC audit m.so " FEED, "--batches", "0", "1"},
+        {"$AMPC bisect m.so m.so " SMALL_FEED, "--steps", "0", "1"},
+        {"$AMPC bisect m.so m.so " SMALL_FEED "--steps 1", "--tolerance", "-1",
+         "0"},
+        {"$AMPC audit m.so " SMALL_FEED, "--batches", "0", "1"},
         {"$AMPC inspect m.amp", "--scaling", "1", "2"},
         {"$AMPC inspect m.amp --scaling 2", "--step-ms", "0", "1"},
     };
@@ -275,7 +263,7 @@ TEST_CASE(answers, paths_may_be_short_or_whole) {
     };
     make_files();
     free(says(0, "$AMPC m.amp -o a.so --target cpu:x86-64-v2 "
-                 "--lora '*fc1*,rank=2' && $AMPC run a.so " FEED
+                 "--lora '*fc1*,rank=2' && $AMPC run a.so " SMALL_FEED
                  "--save a.ckpt --log l && $AMPC export a.so --adapter --load "
                  "a.ckpt -o A"));
     for (int wrong = 0; wrong < 2; wrong++) {
@@ -350,19 +338,19 @@ static void number_behind(const char *text, const char *words, char *to,
 TEST_CASE(answers, policy_lines_do_what_audit_says) {
     static const char *const loads[] = {"", "--load s1", "--load s5"};
     make_files();
-    free(says(0, "for n in 1 5; do $AMPC run m.so " FEED
+    free(says(0, "for n in 1 5; do $AMPC run m.so " SMALL_FEED
                  "--steps $n --save s$n --log l || exit; done"));
     for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
         char command[300], loss[2][40], gradient[2][40];
         snprintf(command, sizeof command,
-                 "$AMPC audit m.so " FEED "%s --policy p.txt", loads[i]);
+                 "$AMPC audit m.so " SMALL_FEED "%s --policy p.txt", loads[i]);
         char *said = says(0, command);
         number_behind(said, "measured with them: loss", loss[0], 40);
         const char *measured = strstr(said, "measured with them");
         number_behind(measured, "gradient", gradient[0], 40);
         snprintf(command, sizeof command,
                  "$AMPC m.amp -o k.so --target cpu:x86-64-v2 --amp-policy "
-                 "p.txt && $AMPC audit k.so " FEED "%s",
+                 "p.txt && $AMPC audit k.so " SMALL_FEED "%s",
                  loads[i]);
         char *is = says(0, command);
         number_behind(is, "\nloss", loss[1], 40);

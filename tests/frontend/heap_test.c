@@ -9,16 +9,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-
-static const char model[] = "dim B = 4\n"
-                            "model m(x: f32[B,3]) {\n"
-                            "  h = tanh(Linear(x, units=5, scope=\"fc1\"))\n"
-                            "  return y = Linear(h, units=3, scope=\"fc2\")\n"
-                            "}\n"
-                            "train m {\n"
-                            "  loss = cross_entropy\n"
-                            "  optimizer = adamw, lr=1e-2\n"
-                            "}\n";
+#include "tests/support/small_model.h"
 
 static const char pictures[] =
     "dim B = 3\n"
@@ -29,11 +20,7 @@ static const char pictures[] =
     "train p { loss = cross_entropy; optimizer = sgd, lr=1e-2, momentum=0.5 "
     "}\n";
 
-static const char data[] = "a,b,c,t\n1,2,3,0\n2,3,4,1\n0,1,2,2\n4,5,6,0\n"
-                           "3,4,5,1\n7,8,9,2\n1,0,1,2\n2,2,2,1\n3,1,2,0\n";
-
 #define CPU  "--target cpu:x86-64-v2 "
-#define FEED "--feed x=d.csv:0-2 --feed target=d.csv:t "
 #define EVAL "--eval-feed x=d.csv:0-2 --eval-feed target=d.csv:t "
 
 /* In this order, in one folder: a command and the file that it writes. NULL:
@@ -64,26 +51,29 @@ static const char *const commands[][2] = {
     {"fmt m.amp", NULL},
     {"opt --pass cse g.amp", NULL},
     {"data d.csv", NULL},
-    {"run m.so " FEED "--epochs 3 --shuffle --save s.safetensors "
+    {"run m.so " SMALL_FEED "--epochs 3 --shuffle --save s.safetensors "
      "--save-every 2 --keep 2 --log l",
      "s.safetensors"},
-    {"run m.so " FEED EVAL "--epochs 4 --resume --save s.safetensors --log l "
+    {"run m.so " SMALL_FEED EVAL
+     "--epochs 4 --resume --save s.safetensors --log l "
      "--report run.html --save-best b.safetensors --metric f1 --metric auc",
      "b.safetensors"},
-    {"run m.so " FEED "--load s.safetensors --eval --averaged --fetch outs",
+    {"run m.so " SMALL_FEED
+     "--load s.safetensors --eval --averaged --fetch outs",
      "outs/y.npy"},
     {"run m.so --feed x=outs/y.npy --feed target=d.csv:t --load b.safetensors "
      "--save-weights w.safetensors --log l",
      "w.safetensors"},
-    {"run a.so " FEED "--epochs 5 --noise-scale 1 --save c.safetensors --log l",
+    {"run a.so " SMALL_FEED
+     "--epochs 5 --noise-scale 1 --save c.safetensors --log l",
      "c.safetensors"},
     {"run p.so --feed x=tests/images --feed target=tests/images --epochs 2 "
      "--augment x=flip,crop:1 --save i.safetensors --log l",
      "i.safetensors"},
     {"export m.so --load s.safetensors -o e.onnx", "e.onnx"},
     {"export m.so --load s.safetensors --module -o e.so", "e.so"},
-    {"audit m.so " FEED "--batches 1", NULL},
-    {"bisect m.so m.so " FEED "--steps 2", NULL},
+    {"audit m.so " SMALL_FEED "--batches 1", NULL},
+    {"bisect m.so m.so " SMALL_FEED "--steps 2", NULL},
     {"help run", NULL},
     {"manual cli", NULL},
     {"--list-ops", NULL},
@@ -97,7 +87,7 @@ static const char graph[] =
 static void make_folder(const char *name) {
     char path[4][300];
     static const char *const files[] = {"m.amp", "p.amp", "d.csv", "g.amp"};
-    const char *texts[] = {model, pictures, data, graph};
+    const char *texts[] = {small_model, pictures, small_data, graph};
     CHECK_EQ_INT(test_command(NULL,
                               "cd '%s' && mkdir %s && ln -s '%s' %s/models && "
                               "mkdir %s/tests && ln -s '%s' %s/tests/images",
