@@ -59,7 +59,8 @@ typedef struct PlanSource {
 
 /* True if the text has that word outside of strings that begin with it. */
 bool text_has_word(const char *text, const char *word);
-#define SYMBOL_TAKEN "--symbol %s: the module's own code has that name"
+#define SYMBOL_TAKEN                                                           \
+    "--symbol %s: the module's own code has that name; choose another name"
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out);

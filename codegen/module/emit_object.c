@@ -9,6 +9,7 @@
    --target c. It has no GPU code and no sections for `ampc inspect`. */
 #define _POSIX_C_SOURCE 200809L
 #include <ctype.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,13 +41,46 @@ static bool c_can_declare(const char *name) {
            (name[1] != '_' && !isupper((unsigned char)name[1]));
 }
 
-Status emit_object_check(const Options *opt, Diag *d, const char *path) {
-    bool linked = emit_is_object(path) || emit_is_source(opt);
-    if (linked && !c_can_declare(opt->symbol))
+/* libm's handle finds what libc exports, too. */
+static bool c_library_has(const char *name) {
+    void *libraries = dlopen("libm.so.6", RTLD_LAZY);
+    bool found = libraries && dlsym(libraries, name);
+    if (libraries) dlclose(libraries);
+    return found;
+}
+
+static Status check_linked_symbol(const char *name, Diag *d) {
+    if (!c_can_declare(name))
         return fail(d, (Loc){0},
                     "--symbol %s: a C program cannot call a function of that "
                     "name, which C keeps for itself; choose another name",
-                    opt->symbol);
+                    name);
+    if (c_library_has(name))
+        return fail(d, (Loc){0},
+                    "--symbol %s: the C library has a function of that name; "
+                    "choose another name",
+                    name);
+    return OK;
+}
+
+/* Names of files that no output of ampc can be. */
+static Status check_no_foreign(const char *path, Diag *d) {
+    static const char *const foreign[] = {".dll",  ".lib", ".dylib", ".exe",
+                                          ".wasm", ".js",  ".h"};
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (has_suffix(path, foreign[i]))
+            return fail(d, (Loc){0},
+                        "-o %s: ampc writes libraries (-o OUT.so) and objects "
+                        "(-o OUT.o, OUT.a) for Linux; for another system let "
+                        "its C compiler compile what --target c -o DIR writes",
+                        path);
+    return OK;
+}
+
+Status emit_object_check(const Options *opt, Diag *d, const char *path) {
+    if (emit_is_object(path) || emit_is_source(opt))
+        TRY(check_linked_symbol(opt->symbol, d));
+    TRY(check_no_foreign(path, d));
     if (has_suffix(path, ".c") && !emit_is_source(opt))
         return fail(d, (Loc){0},
                     "-o %s: a module is a library (-o OUT.so) or an object "

@@ -313,10 +313,27 @@ TEST_CASE(emit, an_object_holds_neither_a_file_nor_gpu_code) {
     CHECK_HAS(d.text.data,
               "-o train.c: a module is a library (-o OUT.so) or an "
               "object (-o OUT.o, OUT.a); --target c writes C");
+    CHECK(emit_object_check(&r.opt, &d, "train.dll") == ERR_USER);
+    CHECK_HAS(d.text.data, "-o train.dll: ampc writes libraries (-o OUT.so)");
     CHECK(cuda_targets(&r.opt, &d, "train.a") == ERR_USER);
     CHECK_HAS(d.text.data, "an object cannot hold GPU code");
     sb_free(&d.text);
     run_end(&r);
+}
+
+TEST_CASE(emit, an_object_has_no_name_of_the_c_library) {
+    static const char *const taken[] = {"printf", "cosf", "environ"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        Diag d = {0};
+        Run r = {.a = arena_new()};
+        options_init(&r.opt, r.a);
+        run_options(&r, arena_printf(r.a, "--symbol=%s", taken[i]));
+        CHECK(emit_object_check(&r.opt, &d, "train.o") == ERR_USER);
+        CHECK_HAS(d.text.data, "the C library has a function of that name");
+        CHECK(emit_object_check(&r.opt, &d, "train.so") == OK);
+        sb_free(&d.text);
+        run_end(&r);
+    }
 }
 
 /* A word about GPUs changes nothing in a module without code for them. */

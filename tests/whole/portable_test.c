@@ -137,8 +137,10 @@ TEST_CASE(portable, refuses_what_does_not_go_together) {
          "--weights sidecar does not go with --target c"},
         {"--target c -o x.so",
          "-o x.so: --target c writes a folder (-o DIR) or one file"},
+        {"--target c -o x.h", "-o x.h: ampc writes libraries"},
         {"--target c --symbol session_open -o x",
-         "--symbol session_open: the module's own code has that name"},
+         "--symbol session_open: the module's own code has that name; choose "
+         "another name"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *out;
