@@ -24,14 +24,14 @@
 static void resume_equals(const AmpcModule *m, int stop) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("resume.safetensors");
-    ampc_session *one = open_module(m), *two = open_module(m);
+    ampc_session *one = open_module(m, 1), *two = open_module(m, 1);
     train(one, 0, 30);
     train(two, 0, stop);
     check_ok(two, a->set_cursor(two, "{\"epoch\":3}"));
     check_ok(two, a->set_hyper(two, "seed", 99));
     check_ok(two, a->save(two, path));
     a->close(two);
-    two = open_module(m);
+    two = open_module(m, 1);
     check_ok(two, a->resume(two, path));
     CHECK_STR(a->get_cursor(two), "{\"epoch\":3}");
     CHECK(two->bad.count == 0);
@@ -61,7 +61,7 @@ static void write_f32(ampc_session *s, const char *name, float x) {
 
 TEST_CASE(checkpoint, states_that_are_not_finite) {
     const ampc_api *a = tiny_api();
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     float odd[] = {NAN, INFINITY, -INFINITY, 1.17549435e-38f, 1e-45f, 0.1f};
     const char *path = test_tmp("odd.safetensors");
     for (int i = 0; i < 6; i++) {
@@ -83,7 +83,7 @@ TEST_CASE(checkpoint, scalars_that_cannot_be) {
     static const float scales[] = {NAN, 0, -1, INFINITY, -INFINITY};
     static const int64_t counts[] = {-1, INT64_MIN, INT64_MAX};
     const ampc_api *a = tiny_api();
-    ampc_session *s = open_module(&tiny_accumulating);
+    ampc_session *s = open_module(&tiny_accumulating, 1);
     Snapshot before = snapshot(s);
     ampc_input in = ampc_in(NULL, NULL, 4, AMPC_DTYPE_F32);
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
@@ -111,7 +111,7 @@ TEST_CASE(checkpoint, loading_refreshes_the_16_bit_copies) {
     const char *path = test_tmp("refresh.safetensors");
     float x[TINY_BATCH * TINY_IN], t[TINY_BATCH * TINY_OUT];
     for (int resume = 0; resume < 2; resume++) {
-        ampc_session *s = open_module(&tiny_module);
+        ampc_session *s = open_module(&tiny_module, 1);
         train(s, 0, 1);
         check_ok(s, a->save(s, path));
         train(s, 1, 5);
@@ -141,7 +141,8 @@ TEST_CASE(checkpoint, does_not_depend_on_the_locale) {
 TEST_CASE(checkpoint, load_takes_weights_alone) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("weights.safetensors");
-    ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
+    ampc_session *s = open_module(&tiny_module, 1),
+                 *t = open_module(&tiny_other, 1);
     ampc_scaler sc = {.size = sizeof sc};
     train(s, 0, 10);
     check_ok(s, a->save(s, path));
@@ -173,7 +174,7 @@ TEST_CASE(checkpoint, load_takes_files_from_elsewhere) {
     memcpy(file + 8, header, n);
     memcpy(file + 8 + n, &w, 4);
     REQUIRE(test_write_file(path, file, sizeof file));
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     CHECK_EQ_INT(a->resume(s, path), AMPC_ERR_FORMAT);
     CHECK_STR(a->notice(s), "");
     check_ok(s, a->load(s, path));
@@ -195,7 +196,7 @@ static ampc_status get_pattern(ampc_session *s, PlanRef from, void *to,
 TEST_CASE(checkpoint, a_tensor_is_written_in_parts) {
     enum { BYTES = 700001 };
     const char *path = test_tmp("long.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     struct AmpcBackend device = *s->backend;
     const struct AmpcBackend *own = s->backend;
     StItem item = {.name = "long",
@@ -224,7 +225,7 @@ TEST_CASE(checkpoint, a_tensor_is_written_in_parts) {
 TEST_CASE(checkpoint, file_is_as_promised) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("format.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     size_t n;
     train(s, 0, 2);
     check_ok(s, a->save(s, path));
@@ -256,7 +257,7 @@ TEST_CASE(checkpoint, a_cursor_is_utf8) {
         "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "{\"\xff\":1}"};
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("utf8.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         CHECK_EQ_INT(a->set_cursor(s, wrong[i]), AMPC_ERR_ARGUMENT);
         CHECK_HAS(a->error(s), "no UTF-8");
@@ -303,7 +304,7 @@ TEST_CASE(checkpoint, a_header_that_is_no_utf8_is_damaged) {
     static const char *const words[] = {"tiny", "caf", "made_by"};
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("header.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     train(s, 0, 1);
     check_ok(s, a->set_cursor(s, "\"caf\""));
     check_ok(s, a->save(s, path));
@@ -346,7 +347,7 @@ TEST_CASE(checkpoint, a_torn_file_falls_back_and_says_so) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("torn.safetensors");
     const char *prev = test_tmp("torn.safetensors.prev");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     size_t n;
     train(s, 0, 2);
     check_ok(s, a->save(s, path));
@@ -383,7 +384,7 @@ TEST_CASE(checkpoint, a_torn_file_falls_back_and_says_so) {
 TEST_CASE(checkpoint, a_damaged_file_does_not_replace_a_good_one) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("kept.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     size_t n;
     train(s, 0, 2);
     check_ok(s, a->save(s, path));
@@ -418,7 +419,8 @@ TEST_CASE(checkpoint, a_damaged_file_does_not_replace_a_good_one) {
 TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("foreign.safetensors");
-    ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
+    ampc_session *s = open_module(&tiny_module, 1),
+                 *t = open_module(&tiny_other, 1);
     check_ok(s, a->save(s, path));
     check_ok(t, a->save(t, path));
     CHECK_EQ_INT(a->resume(s, path), AMPC_ERR_FORMAT);
@@ -430,7 +432,7 @@ TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
 TEST_CASE(checkpoint, every_bit_of_the_data_counts) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("bits.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     train(s, 0, 2);
     check_ok(s, a->save(s, path));
     size_t n;
@@ -453,7 +455,7 @@ TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("safe.safetensors");
     const char *other = test_tmp("safe.safetensors.tmp");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     struct stat st;
     REQUIRE(test_write_file(other, "mine", 4));
     int fd = open(other, O_RDONLY);
@@ -477,14 +479,14 @@ TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
 TEST_CASE(checkpoint, a_limit_on_file_sizes_fails_the_save) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("limited.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     int status;
     check_ok(s, a->save(s, path));
     pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid == 0) {
         struct rlimit l = {100, 100};
-        ampc_session *own = open_module(&tiny_module);
+        ampc_session *own = open_module(&tiny_module, 1);
         setrlimit(RLIMIT_FSIZE, &l);
         _exit(a->save(own, path) == AMPC_ERR_FILE &&
                       strstr(a->error(own), "File too large")
@@ -501,7 +503,7 @@ TEST_CASE(checkpoint, a_limit_on_file_sizes_fails_the_save) {
 /* ---- killed while saving ------------------------------------------------- */
 
 static void save_forever(const char *path) {
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     for (int i = 0;; i++) {
         train(s, i, 1);
         if (tiny_api()->save(s, path) != AMPC_OK) _exit(1);
@@ -511,7 +513,7 @@ static void save_forever(const char *path) {
 TEST_CASE(checkpoint, survives_kill) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("killed.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     ampc_scaler sc = {.size = sizeof sc};
     check_ok(s, a->save(s, path));
     int kills = test_slow() ? 1000 : 25;
@@ -535,7 +537,7 @@ TEST_CASE(checkpoint, survives_kill) {
 TEST_CASE(checkpoint, two_writers_of_one_path) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("shared.safetensors");
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     pid_t pid[2];
     check_ok(s, a->save(s, path));
     for (int i = 0; i < 2; i++)

@@ -2,7 +2,7 @@
 /* runtime_test.c: sessions and the C API on the hand-written plan of
    tiny_module.c: results; runtime/ has the other subjects. */
 #define _GNU_SOURCE
-#include "tests/runtime/runtime/opened.h"
+#include "tests/support/tiny_session.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -33,7 +33,7 @@ typedef struct Victim {
 
 static Victim victim_new(void) {
     const ampc_api *a = tiny_api();
-    Victim v = {.s = open_module(&tiny_module),
+    Victim v = {.s = open_module(&tiny_module, 1),
                 .path = test_tmp("hostile.safetensors")};
     unlink(v.path);
     train(v.s, 0, 13);
@@ -182,7 +182,7 @@ TEST_CASE(checkpoint, another_build_may_have_made_it) {
     at[15] = '5';
     sum(v.good, v.n);
     REQUIRE(test_write_file(path, v.good, v.n));
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     check_ok(s, a->resume(s, path));
     CHECK_HAS(a->notice(s), "made by another build of ampc");
     a->close(s);
@@ -286,7 +286,7 @@ TEST_CASE(checkpoint, mismatched_files) {
 
 TEST_CASE(checkpoint, paths_that_are_no_files) {
     const ampc_api *a = tiny_api();
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *fifo = test_tmp("pipe");
     CHECK_EQ_INT(a->load(s, test_tmp("absent")), AMPC_ERR_FILE);
     CHECK_HAS(a->error(s), "absent: No such file");

@@ -6,33 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/guarded.h"
-
-ampc_session *open_module(const AmpcModule *m) {
-    static Guarded memory;
-    ampc_options o = {.size = sizeof o,
-                      .threads = 1,
-                      .alloc = guarded_alloc,
-                      .free = guarded_free,
-                      .alloc_ctx = &memory};
-    ampc_session *s = NULL;
-    char err[256];
-    ampc_status status =
-        tiny_api()->open(tiny_handle(m), &o, &s, err, sizeof err);
-    if (!CHECK_MSG(status == AMPC_OK, "%s", err)) harness_leave();
-    return s;
-}
-
-void train(ampc_session *s, int first, int n) {
-    float x[TINY_BATCH * TINY_IN], t[TINY_BATCH * TINY_OUT];
-    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
-                       ampc_in("target", t, sizeof t, AMPC_DTYPE_F32)};
-    for (int i = 0; i < n; i++) {
-        tiny_batch(first + i, x, t);
-        if (!CHECK_EQ_INT(tiny_api()->step(s, in, 2, NULL), AMPC_OK)) return;
-    }
-}
-
 Snapshot snapshot(ampc_session *s) {
     Snapshot shot = {.n = 0};
     for (uint32_t i = 0; i < s->m->nvar; i++) {

@@ -5,10 +5,7 @@
 
 #include "runtime/api/session.h"
 #include "tests/harness.h"
-#include "tests/support/tiny_module.h"
-
-ampc_session *open_module(const AmpcModule *m);
-void train(ampc_session *s, int first, int n);
+#include "tests/support/tiny_session.h"
 
 /* Every variable's bytes, and the cursor. */
 typedef struct Snapshot {

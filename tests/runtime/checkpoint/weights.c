@@ -57,7 +57,7 @@ TEST_CASE(weights, other_widths_are_converted) {
     } data = {
         {0x4100, 0xba00, 0, 1, 0x7bff, 0x3c00}, {0x4020, 0xbf40}, 0x1p100};
     static const float w[] = {2.5f, -0.75f, 0, 0x1p-24f, 65504, 1};
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *path = foreign_file("widths", header, &data, sizeof data);
     check_ok(s, load_from(s, &path, 1, NULL, 0));
     CHECK_STR(tiny_api()->notice(s), "");
@@ -79,7 +79,7 @@ TEST_CASE(weights, other_widths_are_converted) {
 TEST_CASE(weights, dtypes_that_are_not_read) {
     static const char *const dtypes[] = {"C64", "F4", "F6_E2M3"};
     char header[400], data[40 + 24] = {0};
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         int n = snprintf(
             header, sizeof header,
@@ -108,7 +108,7 @@ TEST_CASE(weights, four_of_those_left_over_are_named) {
     const ampc_api *a = tiny_api();
     float data[16] = {0};
     char header[1000];
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     size_t n = (size_t)snprintf(header, sizeof header, "{%s", TENSOR_W("0,24"));
     for (int i = 0; i < 5; i++)
         n += (size_t)snprintf(header + n, sizeof header - n,
@@ -155,7 +155,7 @@ TEST_CASE(weights, a_refused_load_tells_of_none_loaded) {
 TEST_CASE(weights, what_is_missing_and_what_is_left_over_is_said) {
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4, 5, 6, 7, 8};
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *path = foreign_file(
         "part", "{" TENSOR_W("0,24") "," TENSOR_B("head", "24,32") "}", data,
         32);
@@ -197,7 +197,7 @@ TEST_CASE(weights, several_files_and_an_index_of_them) {
     const char *all = test_tmp("all.index.json");
     REQUIRE(test_write_file(all, index, sizeof index - 1));
     for (int by_index = 0; by_index < 2; by_index++) {
-        ampc_session *s = open_module(&tiny_module);
+        ampc_session *s = open_module(&tiny_module, 1);
         check_ok(s, load_from(s, by_index ? &all : paths, by_index ? 1 : 2,
                               NULL, 0));
         CHECK_MEM(cpu_var(s, 0), data, 24);
@@ -205,7 +205,7 @@ TEST_CASE(weights, several_files_and_an_index_of_them) {
         CHECK_STR(a->notice(s), "");
         a->close(s);
     }
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *twice[2] = {paths[0], paths[0]};
     CHECK_EQ_INT(load_from(s, twice, 2, NULL, 1), AMPC_ERR_FORMAT);
     CHECK_HAS(a->error(s), "a second tensor for 'w'");
@@ -228,7 +228,7 @@ TEST_CASE(weights, several_files_and_an_index_of_them) {
 TEST_CASE(weights, names_are_renamed_by_prefix) {
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4, 5, 6, 7, 8};
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *path =
         foreign_file("prefix", "{" TENSOR_B("model.b", "0,8") "}", data, 8);
     CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
@@ -260,7 +260,7 @@ TEST_CASE(weights, every_renaming_renames) {
                 {{"mod=x", "other=another"}, ""}};
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4};
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *path = foreign_file(
         "renamed",
         "{" TENSOR_B("model.b", "0,8") "," TENSOR_B("other", "8,16") "}", data,
@@ -331,7 +331,7 @@ TEST_CASE(weights, larger_than_any_block) {
                  rows[i].file, COUNT, COUNT * each);
         const char *path = foreign_file("table", header, data, COUNT * each);
         const char *saved = test_tmp("table.safetensors");
-        ampc_session *s = open_module(&m), *t = open_module(&m);
+        ampc_session *s = open_module(&m, 1), *t = open_module(&m, 1);
         char three[8] = {0};
         float_put(rows[i].to, 3, three);
         for (size_t k = 0; k < COUNT; k++)
@@ -365,14 +365,14 @@ TEST_CASE(weights, every_axis_counts) {
         "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,3],\"data_offsets\":[0,36]}}";
     float data[9] = {0};
     const char *path = foreign_file("wide", wide, data, sizeof data);
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
     CHECK_HAS(tiny_api()->error(s), "'w' is f32[3,3] in the file and f32[3,2]");
     tiny_api()->close(s);
 }
 
 TEST_CASE(weights, what_torch_save_writes_is_named) {
-    ampc_session *s = open_module(&tiny_module);
+    ampc_session *s = open_module(&tiny_module, 1);
     const char *path = test_tmp("model.pt");
     REQUIRE(test_write_file(path, "PK\3\4 and the rest", 17));
     CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
@@ -384,7 +384,8 @@ TEST_CASE(weights, what_torch_save_writes_is_named) {
 TEST_CASE(weights, saved_alone) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("alone.safetensors");
-    ampc_session *s = open_module(&tiny_module), *t = open_module(&tiny_other);
+    ampc_session *s = open_module(&tiny_module, 1),
+                 *t = open_module(&tiny_other, 1);
     size_t n;
     train(s, 0, 3);
     check_ok(s, a->save_weights(s, path));

@@ -2,7 +2,7 @@
 /* arguments.c: arguments that the host may pass, and messages for those it
    may not. */
 #define _GNU_SOURCE
-#include "tests/runtime/runtime/opened.h"
+#include "tests/support/tiny_session.h"
 
 #include <math.h>
 #include <stdint.h>

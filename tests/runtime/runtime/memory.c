@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c: allocations that fail. */
 #define _GNU_SOURCE
-#include "tests/runtime/runtime/opened.h"
+#include "tests/support/tiny_session.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* opening.c: options of open, and modules that it refuses. */
 #define _GNU_SOURCE
-#include "tests/runtime/runtime/opened.h"
+#include "tests/support/tiny_session.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* threads.c: ranks, threads, fork and the environment. */
 #define _GNU_SOURCE
-#include "tests/runtime/runtime/opened.h"
+#include "tests/support/tiny_session.h"
 
 #include <pthread.h>
 #include <stdint.h>

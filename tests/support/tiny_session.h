@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opened.h: sessions of the hand-written plan of tiny_module.c. */
-#ifndef AMPC_TESTS_RUNTIME_RUNTIME_OPENED_H
-#define AMPC_TESTS_RUNTIME_RUNTIME_OPENED_H
+/* tiny_session.h: sessions of the hand-written plan of tiny_module.c. */
+#ifndef AMPC_TESTS_SUPPORT_TINY_SESSION_H
+#define AMPC_TESTS_SUPPORT_TINY_SESSION_H
 
 #include "runtime/api/session.h"
 #include "tests/harness.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opened.c: see opened.h. */
-#include "tests/runtime/runtime/opened.h"
+/* tiny_session.c: see tiny_session.h. */
+#include "tests/support/tiny_session.h"
 
 #include "tests/support/guarded.h"
 
