@@ -136,6 +136,7 @@ typedef struct OxName {
     ValueId value;
     bool reaches;       /* an output depends on it through differentiable
                            operands */
+    bool detached;      /* .. and through a detach() */
     const OxNode *role; /* the node that uses it as a weight */
     const OxNode *statistics_of; /* BatchNormalization */
     bool drawn; /* computed only from random zeros and ones, and constants */
@@ -392,8 +393,11 @@ Status ox_read_if_taken(Ox *ox, ValueId v, ValueId *y);
 Status ox_condition(Ox *ox, ValueId v, ValueId *y);
 /* `then` where `taken`, else `otherwise`: names of results of bodies. */
 Status ox_select(Ox *ox, ValueId taken, Str then, Str otherwise, ValueId *y);
-/* True if no gradient flows through that result: an Identity for x.detach()
-   or stop_gradient in files of dynamo and jax2onnx, or OxName.stops. */
+/* An Identity for x.detach() or stop_gradient in files of dynamo and jax2onnx
+ */
+bool ox_detaches(const Ox *ox, const OxNode *n);
+/* True if no gradient flows through that result: the node detaches, or
+   OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);

@@ -170,11 +170,14 @@ static bool named_stop(const Ox *ox, const OxNode *n) {
     return false;
 }
 
+bool ox_detaches(const Ox *ox, const OxNode *n) {
+    return n->op->handler == OX_identity &&
+           (ox_torch_node(n, "aten.detach") || named_stop(ox, n));
+}
+
 bool ox_stops(const Ox *ox, const OxNode *n, int result) {
-    bool identity = n->op->handler == OX_identity;
     const OxName *out = ox_name_of(ox, n->out[result]);
-    return (out && out->stops) ||
-           (identity && (ox_torch_node(n, "aten.detach") || named_stop(ox, n)));
+    return (out && out->stops) || ox_detaches(ox, n);
 }
 
 static void read_marks(Ox *ox) {

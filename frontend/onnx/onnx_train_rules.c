@@ -28,6 +28,12 @@ static bool marked(const Case *c, const char *kind) {
 }
 
 static bool parameter(Case *c) { return marked(c, "PARAMETER"); }
+
+/* A teacher, a target network: PyTorch leaves its gradient None. */
+static bool detached_parameter(Case *c) {
+    return parameter(c) && c->name->detached && !c->name->reaches;
+}
+
 static bool any_mark(Case *c) {
     c->from = c->x->mark;
     return c->x->mark;
@@ -474,6 +480,7 @@ static const struct {
     Verdict verdict;
     const char *why;
 } rules[] = {
+    {DYNAMO, detached_parameter, FROZEN, "used behind detach or no_grad only"},
     {ANY, parameter, TRAINS, "PARAMETER in the file"},
     {DYNAMO, lifted, GUESSED,
      "operand of %s, kept outside of the module's parameters"},

@@ -87,14 +87,18 @@ static void find_roles(Ox *ox) {
         ox_name_of(ox, intern(ox->graph->output[i]->name))->reaches = true;
     for (int i = ox->order.len - 1; i >= 0; i--) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        bool reaches = false;
+        bool reaches = false, detached = false;
         const OxNode *role = NULL;
         for (int r = 0; r < n->nout; r++) {
             const OxName *out = ox_name_of(ox, n->out[r]);
             if (!out) continue;
             reaches |= out->reaches && !ox_stops(ox, n, r);
+            detached |= out->detached || (out->reaches && ox_detaches(ox, n));
             if (!role) role = out->role;
         }
+        for (int k = 0; k < n->nin && detached; k++)
+            if (ox_name_of(ox, n->in[k]) && !ox_among(n->op->nd, k))
+                ox_name_of(ox, n->in[k])->detached = true;
         for (int k = 0; k < n->nin && reaches; k++) {
             OxName *in = ox_name_of(ox, n->in[k]);
             if (!in || ox_among(n->op->nd, k)) continue;

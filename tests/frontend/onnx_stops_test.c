@@ -76,6 +76,35 @@ TEST_CASE(onnx_stops, detach_that_was_dropped) {
     }
 }
 
+/* A target network: w is used behind detach() only, u beside it.  Behind a
+   comparison, too, w is refused as before. */
+TEST_CASE(onnx_stops, parameters_behind_detach_alone_are_frozen) {
+    for (int compared = 0; compared < 2; compared++) {
+        Made m;
+        start(&m, NULL);
+        made_f32(&m, "u", "4,4", 0);
+        made_mark(&m, "u", KIND, "PARAMETER");
+        fx_node(&m, "MatMul", "x,u", "q", "q", "%x, %p_u", NULL);
+        if (compared) {
+            made_node(&m, "Greater", "q,t", "c");
+            made_node(&m, "Where", "c,q,x", "y");
+        } else {
+            fx_node(&m, "Identity", "t", "d", "detach", "%t", NULL);
+            made_node(&m, "Sub", "d,q", "y");
+        }
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        CHECK_EQ_INT(mod != NULL, !compared);
+        if (mod) {
+            CHECK_EQ_INT(var_named(mod, "u")->kind, VAR_PARAM);
+            CHECK_EQ_INT(var_named(mod, "w")->kind, VAR_FROZEN);
+        } else
+            CHECK_HAS(made_message(&m), "parameter 'w' reaches the outputs "
+                                        "only through non-differentiable");
+        made_end(&m);
+    }
+}
+
 /* As atleast_1d is in PyTorch's export of column_stack. */
 TEST_CASE(onnx_stops, nodes_of_an_unknown_op_are_refused_by_name) {
     Made m;
