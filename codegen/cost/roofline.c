@@ -62,8 +62,8 @@ static double most(double a, double b) { return a > b ? a : b; }
 static double resident(const GpuSheet *m, const StepCost *c) {
     double regs = c->registers > 0 ? c->registers : c->mma > 0 ? 128 : 32;
     double n = 65536 / (regs * c->threads);
-    if (c->shared > 0) n = least(n, m->shared / c->shared);
-    n = least(least(n, m->threads / c->threads), 32);
+    if (c->shared > 0) n = least(n, m->arch->shared / c->shared);
+    n = least(least(n, m->arch->threads / c->threads), 32);
     return n < 1 ? 1 : (double)(int)n;
 }
 
@@ -125,7 +125,7 @@ static double library(const GpuSheet *m, const StepCost *c, Guess g) {
 
 /* FLOPs a second that a kernel of this compiler reaches. */
 static double own_speed(const GpuSheet *m, const StepCost *c, Guess g) {
-    double peak = peak_for(m, c) * (on_tensor(c) ? m->mma : 1);
+    double peak = peak_for(m, c) * (on_tensor(c) ? m->arch->mma : 1);
     if (!strcmp(c->how, "attend")) peak *= rates[RATE_FLASH].share[g];
     if (!strcmp(c->how, "attend_grad")) peak *= rates[RATE_FLASH_GRAD].share[g];
     return c->rate > 0 ? peak * c->rate / 100 : peak;
@@ -149,7 +149,7 @@ static void bounds_of_kernel(const GpuSheet *m, const StepCost *c, Guess g,
         c->wavefronts / (rates[shared].share[g] * m->sms * m->clock * even);
     if (c->in_flight > 0)
         t[BY_WAITING] =
-            c->reads * m->latency /
+            c->reads * m->arch->latency /
             (rates[RATE_LATENCY].share[g] * blocks * c->threads * c->in_flight);
     if (c->mma > 0) t[BY_TENSOR] = c->mma / (own_speed(m, c, g) * even);
 }
@@ -325,7 +325,7 @@ static void put_total(const GpuSheet *gpu, const Total *t, StrBuf *sb) {
     sb_printf(sb, "  %-9s  %.1f ms (%.1f to %.1f), floor %.1f, MFU %.0f%%%s\n",
               gpu->name, 1e3 * t->seconds[LIKELY], 1e3 * t->seconds[BEST],
               1e3 * t->seconds[WORST], 1e3 * t->floor, 100 * mfu(t),
-              gpu->bf16 ? "" : "; with --precision fp16");
+              gpu->arch->tensor & TENSOR_BF16 ? "" : "; with --precision fp16");
 }
 
 static void put_rates(StrBuf *sb) {

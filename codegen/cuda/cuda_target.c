@@ -2,11 +2,10 @@
 /* cuda_target.c: which GPU architectures a module gets code for (cuda.h). */
 #include "codegen/cuda/cuda.h"
 #include "codegen/module/emit.h"
+#include "passes/device/fold.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const default_archs[] = {"sm_90", "sm_80", "ptx"};
 
 static void add_target(Options *o, Target t) {
     vec_push(o->arena, &o->targets, t);
@@ -43,15 +42,9 @@ static Status check_targets(const Options *o, Diag *d, const NvrtcFacts *f) {
     return OK;
 }
 
-static bool any_cuda(const Options *o) {
-    bool any = false;
-    for (int i = 0; i < o->targets.len; i++) any |= o->targets.data[i].cuda;
-    return any;
-}
-
 static Status choose_targets(Options *o, Diag *d, const char *object) {
     NvrtcFacts f;
-    if (o->targets.len && !any_cuda(o)) return OK;
+    if (o->targets.len && !any_gpu(o)) return OK;
     if (object && o->targets.len)
         return fail(d, (Loc){0},
                     "-o %s: an object cannot hold GPU code; use --target cpu, "
@@ -63,8 +56,8 @@ static Status choose_targets(Options *o, Diag *d, const char *object) {
         if (!l->source && isa_is_here(l->arch))
             add_target(o, (Target){.isa = l->isa});
     if (object) return OK;
-    for (size_t i = 0; f.toolkit && i < 3; i++)
-        add_target(o, (Target){.cuda = true, .arch = default_archs[i]});
+    for (int i = 0; f.toolkit && gpu_usual(i); i++)
+        add_target(o, (Target){.cuda = true, .arch = gpu_usual(i)});
     if (f.toolkit) return OK;
     o->no_cuda = "NVRTC was not found when the module was compiled: it trains "
                  "on the CPU only";
@@ -78,7 +71,7 @@ static Status choose_targets(Options *o, Diag *d, const char *object) {
 
 Status cuda_targets(Options *o, Diag *d, const char *object) {
     TRY(choose_targets(o, d, object));
-    if (o->factors != AMPC_FACTORS_F32 && !any_cuda(o))
+    if (o->factors != AMPC_FACTORS_F32 && !any_gpu(o))
         warn(d, (Loc){0},
              "--matmul-precision is for GPUs, and this module has no GPU code: "
              "it multiplies fp32. Leave the option out, or add --target cuda");
@@ -103,7 +96,8 @@ CudaArchs cuda_archs(const Options *o, Arena *a) {
         const Target *t = &o->targets.data[i];
         int at = 0;
         if (!t->cuda) continue;
-        const char *arch = strcmp(t->arch, "ptx") ? t->arch : "compute_80";
+        const char *arch =
+            strcmp(t->arch, "ptx") ? t->arch : gpu_arch_of_ptx()->ptx;
         while (at < r.len && before(r.data[at], arch)) at++;
         if (at < r.len && !strcmp(r.data[at], arch)) continue;
         vec_push(a, &r, arch);

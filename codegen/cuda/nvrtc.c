@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "codegen/cuda/cuda.h"
 #include "codegen/cache/compile_cache.h"
+#include "runtime/cuda/arch.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -42,7 +43,7 @@ typedef struct Nvrtc {
     char file[4096];
 } Nvrtc;
 
-enum { OLDEST_NVRTC = 12000, OLDEST_ARCH = 75 };
+enum { OLDEST_NVRTC = 12000 };
 
 #define ENTRY(name)                                                            \
     { "nvrtc" #name, offsetof(Nvrtc, name) }
@@ -130,7 +131,7 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out) {
     int *arch = NEW_ARRAY(a, int, count);
     if (n.GetSupportedArchs(arch)) return true;
     for (int i = 0; i < count; i++)
-        if (arch[i] >= OLDEST_ARCH) vec_push(a, &out->archs, arch[i]);
+        if (arch[i] >= gpu_archs[0].number) vec_push(a, &out->archs, arch[i]);
     return true;
 }
 

@@ -523,38 +523,44 @@ static Status check_symbol(const Emit *e) {
     return fail(e->d, (Loc){0}, SYMBOL_TAKEN, name);
 }
 
-/* ---- what the oldest GPU can multiply ----------------------------------- */
+/* ---- products that no GPU of the options may refuse ---------------------- */
 
-/* sm_75's tensor cores do not multiply it. */
-static bool beyond_turing(DType d) { return dtype_info[d].tensor_cores > 75; }
+static Status multiplies(const Options *o, const Node *n, unsigned tensor,
+                         const char *instead, const char *what, Diag *d) {
+    const Target *t = gpu_without(o, tensor);
+    if (!t) return OK;
+    int number = gpu_arch_of(t->arch)->number;
+    return fail(d, n->loc,
+                "%s: GPUs of compute capability %d.%d do not multiply %s: %s "
+                "--target cuda:%s",
+                op_info[n->op].text, number / 10, number % 10, what, instead,
+                t->arch);
+}
 
-static Status check_product(const Graph *g, const Node *n, Diag *d) {
+static Status check_product(const Graph *g, const Node *n, const Options *o,
+                            Diag *d) {
+    static const unsigned by_factors[AMPC_NFACTORS] = {
+        [AMPC_FACTORS_TF32] = TENSOR_TF32, [AMPC_FACTORS_BF16] = TENSOR_BF16};
     if (op_info[n->op].amp != AMP_LOW && node_kind(n) != KIND_ANCHOR) return OK;
-    if (n->loc.factors != AMPC_FACTORS_F32)
-        return fail(d, n->loc,
-                    "%s: GPUs of compute capability 7.5 multiply fp32 exactly: "
-                    "leave out --matmul-precision or --target cuda:sm_75",
-                    op_info[n->op].text);
-    for (int i = 0; i < n->nin && i < 2; i++)
-        if (is_value(n->in[i]) && beyond_turing(value_dtype(g, n->in[i])))
-            return fail(d, n->loc,
-                        "%s: GPUs of compute capability 7.5 multiply fp16 and "
-                        "fp32, not %s: compile for them with --precision fp16 "
-                        "or fp32, or leave out --target cuda:sm_75",
-                        op_info[n->op].text,
-                        dtype_info[value_dtype(g, n->in[i])].text);
+    TRY(multiplies(o, n, by_factors[n->loc.factors],
+                   "leave out --matmul-precision or", "rounded fp32", d));
+    for (int i = 0; i < n->nin && i < 2; i++) {
+        if (!is_value(n->in[i])) continue;
+        const DTypeInfo *of = &dtype_info[value_dtype(g, n->in[i])];
+        TRY(multiplies(o, n, of->tensor,
+                       "compile for them with --precision fp16 or fp32, or "
+                       "leave out",
+                       of->text, d));
+    }
     return OK;
 }
 
 /* Refuses products that a GPU of the options cannot compute. */
 static Status check_products(const Module *m, const Options *o, Diag *d) {
-    bool any = false;
-    for (int i = 0; i < o->targets.len; i++)
-        any |= is_turing(&o->targets.data[i]);
-    for (int i = 0; i < m->graphs.len && any; i++) {
+    for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
         for (int k = 0; g->target == TARGET_CUDA && k < g->order.len; k++)
-            TRY(check_product(g, node_at(g, k), d));
+            TRY(check_product(g, node_at(g, k), o, d));
     }
     return OK;
 }

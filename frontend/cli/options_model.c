@@ -2,6 +2,7 @@
 /* options_model.c: options of the model, its ranks and the module. */
 #include "frontend/cli/options_spec.h"
 #include "runtime/cpu/kernels.h"
+#include "runtime/cuda/arch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -306,9 +307,7 @@ Status set_target(Options *o, Spec *s) {
         if (add_cpu_targets(o, piece)) {
             continue;
         } else if (!strcmp(piece, "cuda")) {
-            add_cuda_target(o, "sm_90");
-            add_cuda_target(o, "sm_80");
-            add_cuda_target(o, "ptx");
+            for (int i = 0; gpu_usual(i); i++) add_cuda_target(o, gpu_usual(i));
         } else if (!strncmp(piece, "cuda:", 5) && is_cuda_arch(piece + 5)) {
             add_cuda_target(o, piece + 5);
         } else if (nearest_level(piece)) {

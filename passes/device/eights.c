@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eights.c: GPUs from sm_89 on multiply the numbers of 8 bits themselves.
+/* eights.c: GPUs that can multiply the numbers of 8 bits themselves.
    Before:  %x8 = cast %c : bf16    %w8 = cast %d : bf16    (%c, %d: f8e4m3)
             %p = matmul %x8, %w8 : f32
    After:   %d.2 = transpose %d {perm=[1,0]}
@@ -12,26 +12,10 @@
    requires     stage PRIMITIVE
    establishes  nothing
    breaks       nothing; leaves dead nodes                                   */
+#include "passes/device/fold.h"
 #include "passes/device/product.h"
 #include "passes/passes.h"
 #include "passes/rewrite.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-enum { FIRST_ARCH = 89 };
-
-static bool all_multiply_eights(const Options *o) {
-    bool any = false;
-    for (int i = 0; i < o->targets.len; i++) {
-        const Target *t = &o->targets.data[i];
-        if (!t->cuda) continue;
-        if (strncmp(t->arch, "sm_", 3) || atoi(t->arch + 3) < FIRST_ARCH)
-            return false;
-        any = true;
-    }
-    return any;
-}
 
 /* The codes for which v stands, in the shape of v; NO_VALUE: v does not cast
    codes. */
@@ -72,7 +56,7 @@ static bool eights_rule(Rewriter *rw, NodeId id, ValueId *with) {
 }
 
 Status pass_eights(Module *m, PassCtx *cx) {
-    if (!all_multiply_eights(cx->opt)) return OK;
+    if (!any_gpu(cx->opt) || gpu_without(cx->opt, TENSOR_F8)) return OK;
     for (int i = 0; i < m->graphs.len; i++)
         if (m->graphs.data[i]->target == TARGET_CUDA)
             rewrite_graph(m->graphs.data[i], cx->scratch, eights_rule, NULL);

@@ -4,26 +4,42 @@
 #define AMPC_PASSES_TARGET_FOLD_H
 
 #include "passes/options.h"
+#include "runtime/cuda/arch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
 enum { GPU_BLOCKS = 264 }; /* blocks that fill the GPU: 2 on each SM */
 
-/* Bytes of shared memory: all that a block has, from sm_80 on; those that sums
-   of columns leave to other uses. */
+/* Bytes of shared memory: all that a block uses, which GPUs with bf16 have;
+   those that sums of columns leave to other uses. */
 enum { GPU_BLOCK_SHARED = 99 << 10, GPU_SHARED_APART = 3 << 10 };
 
-static inline bool is_turing(const Target *t) {
-    return t->cuda && !strcmp(t->arch, "sm_75");
+static inline bool any_gpu(const Options *opt) {
+    bool any = false;
+    for (int i = 0; i < opt->targets.len; i++) any |= opt->targets.data[i].cuda;
+    return any;
+}
+
+/* The first target with a GPU that does not multiply all of `tensor`, or
+   NULL. */
+static inline const Target *gpu_without(const Options *opt, unsigned tensor) {
+    for (int i = 0; i < opt->targets.len; i++) {
+        const Target *t = &opt->targets.data[i];
+        if (t->cuda && (tensor & ~gpu_arch_of(t->arch)->tensor)) return t;
+    }
+    return NULL;
 }
 
 /* Bytes of shared memory that a block has on every GPU of the options. */
 static inline int64_t gpu_block_shared(const Options *opt) {
-    for (int i = 0; i < opt->targets.len; i++)
-        if (is_turing(&opt->targets.data[i])) return 64 << 10;
-    return GPU_BLOCK_SHARED;
+    int64_t least = GPU_BLOCK_SHARED;
+    for (int i = 0; i < opt->targets.len; i++) {
+        const Target *t = &opt->targets.data[i];
+        if (t->cuda && gpu_arch_of(t->arch)->block < least)
+            least = gpu_arch_of(t->arch)->block;
+    }
+    return least;
 }
 
 /* True if one kernel can fold rows of any number and length, given by the

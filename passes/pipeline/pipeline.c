@@ -93,7 +93,7 @@ const PassRow pipeline[] = {
     {"masters", pass_masters, PASS_TARGET, STAGE_PRIMITIVE,
      "CPU: products round fp32 weights and keep no 16-bit copies"},
     {"eights", pass_eights, PASS_TARGET, STAGE_PRIMITIVE,
-     "GPUs from sm_89 on: products read numbers of 8 bits as they are stored"},
+     "GPUs that all can: products read numbers of 8 bits as they are stored"},
     {"reduce", pass_reduce, PASS_TARGET, STAGE_PRIMITIVE,
      "reductions in stages"},
     {"align", pass_align, PASS_TARGET, STAGE_PRIMITIVE,

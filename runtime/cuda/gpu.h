@@ -107,10 +107,8 @@ typedef struct GpuProgram {
 
 enum {
     GPU_ALIGN = 256,
-    GPU_LEAST = 75, /* 10 times the compute capability with tensor cores of
-                       fp16 and fp32 sums */
-    GPU_SLOTS = 2,  /* batches being copied to the device */
-    GPU_SMALL = 8,  /* small host writes being copied */
+    GPU_SLOTS = 2, /* batches being copied to the device */
+    GPU_SMALL = 8, /* small host writes being copied */
     GPU_SMALL_BYTES = 256,
     GPU_BOUNCE = 1 << 20,   /* piece size of large copies */
     GPU_SCALARS = 16 << 10, /* per program */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "runtime/base/try.h"
+#include "runtime/cuda/arch.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/files/sections.h"
 
@@ -135,15 +136,15 @@ static ampc_status no_image(ampc_session *s, const char *answers) {
     const PlanCuda *c = s->m->cuda;
     char held[200] = "", target[60];
     size_t n = 0;
-    int driver = 0;
+    int driver = 0, least = gpu_archs[0].number;
     d->cu.DriverGetVersion(&driver);
     for (uint32_t i = 0; i < c->narch && n < sizeof held - 1; i++)
         n += (size_t)snprintf(held + n, sizeof held - n, "%s%.20s",
                               i ? ", " : "", c->archs[i]);
-    if (d->major * 10 + d->minor < GPU_LEAST)
+    if (d->major * 10 + d->minor < least)
         snprintf(target, sizeof target,
-                 "GPUs of compute capability %d.%d and later can",
-                 GPU_LEAST / 10, GPU_LEAST % 10);
+                 "GPUs of compute capability %d.%d and later can", least / 10,
+                 least % 10);
     else
         snprintf(target, sizeof target, "compile with --target cuda:sm_%d%d",
                  d->major, d->minor);

@@ -4,19 +4,18 @@
 #define AMPC_CUDA_PEAK_H
 
 #include <ctype.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <string.h>
+
+#include "runtime/cuda/arch.h"
 
 typedef struct GpuSheet {
     const char *name;
-    double bandwidth, cache, tensor, single, mma, clock, latency;
-    int sms, threads, shared;
-    bool bf16;
+    const GpuArch *arch;
+    double bandwidth, cache, tensor, single, clock;
+    int sms;
 } GpuSheet;
 
 static const GpuSheet gpu_sheets[] = {
-#define GPU(...) {__VA_ARGS__},
+#define GPU(name, number, ...) {name, &gpu_archs[GPU_SM_##number], __VA_ARGS__},
 #include "runtime/cuda/gpus.def"
 #undef GPU
 };

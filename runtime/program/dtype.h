@@ -28,6 +28,9 @@ typedef enum AmpcFactors {
     AMPC_NFACTORS
 } AmpcFactors;
 
+/* Factors that tensor cores multiply (runtime/cuda/archs.def). */
+enum { TENSOR_F16 = 1, TENSOR_BF16 = 2, TENSOR_TF32 = 4, TENSOR_F8 = 8 };
+
 typedef enum DKind { DK_B, DK_U, DK_I, DK_F } DKind; /* bool, unsigned, ... */
 
 typedef struct DTypeInfo {
@@ -52,8 +55,7 @@ typedef struct DTypeInfo {
     const char *numpy, *buffer;    /* names of NumPy and of Python's buffers */
     int idx;                       /* type byte of IDX files; 0: none */
     int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0, -1: none */
-    int tensor_cores;   /* the first compute capability whose tensor cores
-                           multiply it, 80 for 8.0; 0: none */
+    unsigned tensor;    /* what tensor cores must multiply; 0: nothing */
     const char *state;  /* word of --state-dtype; NULL: none. State in a type
                            of 8 bits is codes of blocks with a scale each */
 } DTypeInfo;

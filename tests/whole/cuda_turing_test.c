@@ -101,11 +101,11 @@ TEST_CASE(cuda_turing, refuses_what_it_cannot_multiply) {
     static const struct {
         const char *options, *says, *remedy;
     } rows[] = {{"--precision bf16",
-                 "matmul: GPUs of compute capability 7.5 multiply fp16 and "
-                 "fp32, not bf16",
+                 "matmul: GPUs of compute capability 7.5 do not multiply "
+                 "bf16",
                  "--precision fp16 or fp32"},
                 {"--precision fp32 --matmul-precision high",
-                 "compute capability 7.5 multiply fp32 exactly",
+                 "compute capability 7.5 do not multiply rounded fp32",
                  "leave out --matmul-precision or --target cuda:sm_75"}};
     require_nvrtc();
     char *model = strdup(test_tmp("attention.amp"));
