@@ -2,6 +2,7 @@
 /* roofline.c: see roofline.h. */
 #include "codegen/cost/roofline.h"
 #include "codegen/cost/cost.h"
+#include "ir/base/facts.h"
 #include "runtime/cuda/peak.h"
 
 #include <math.h>
@@ -241,49 +242,49 @@ static int by_time(const void *x, const void *y) {
     return s != t ? (s < t) - (s > t) : a->at - b->at;
 }
 
-static void put_lines(const Table *all, StrBuf *sb) {
-    sb_puts(sb, "    n        us   least    most   share  % roof  bound        "
-                "MB    GFLOP  blocks  regs  how           first\n");
-    double total = 0;
-    for (int i = 0; i < all->len; i++) total += time_of(&all->data[i]);
-    for (int i = 0; i < all->len; i++) {
-        const Line *l = &all->data[i];
-        if (time_of(l) < 1e-3 * total && i >= 40) continue;
-        sb_printf(sb,
-                  "%5d %9.1f %7.0f %7.0f  %5.1f%%  %6.1f  %-7s %9.1f %8.1f "
-                  "%7.0f %5.0f  %-12s  %s\n",
-                  l->n, 1e6 * l->p.seconds[LIKELY], 1e6 * l->p.seconds[BEST],
-                  1e6 * l->p.seconds[WORST], 100 * time_of(l) / total,
-                  100 * l->p.roof, bound_text[l->p.bound], l->c.bytes / 1e6,
-                  l->c.mma / 1e9, l->c.blocks, l->c.registers, l->c.how,
-                  l->c.name);
+/* Microseconds of a launch, and what limits it. */
+static void price_facts(Facts *f, const Price *p) {
+    fact_form(f, "us", "%.3f", "%9.1f", 1e6 * p->seconds[LIKELY]);
+    fact_form(f, "least_us", "%.3f", "%7.0f", 1e6 * p->seconds[BEST]);
+    fact_form(f, "most_us", "%.3f", "%7.0f", 1e6 * p->seconds[WORST]);
+    fact_form(f, "roof", "%.4f", "%6.1f", f->json ? p->roof : 100 * p->roof);
+    fact_word(f, "bound", bound_text[p->bound], "%-7s");
+}
+
+/* In JSON a launch has its price on every machine. */
+static void prices_of(Facts *f, const Line *l, bool gpu) {
+    for (int m = 0; m < (gpu ? NGPU_SHEET : 1); m++) {
+        Facts of = {.json = true};
+        Price p = gpu ? price_gpu(&gpu_sheets[m], &l->c) : l->p;
+        price_facts(&of, &p);
+        fact_part(f, gpu ? gpu_sheets[m].name : "cpu", &of, NULL);
     }
 }
 
-static void put_price(const char *name, const Price *p, StrBuf *sb) {
-    sb_printf(sb,
-              ",\"%s\":{\"us\":%.3f,\"least_us\":%.3f,\"most_us\":%.3f,"
-              "\"roof\":%.4f,\"bound\":\"%s\"}",
-              name, 1e6 * p->seconds[LIKELY], 1e6 * p->seconds[BEST],
-              1e6 * p->seconds[WORST], p->roof, bound_text[p->bound]);
-}
-
-static void put_roofline_json(const Table *all, bool gpu, StrBuf *sb) {
-    for (int i = 0; i < all->len; i++) {
-        const Line *l = &all->data[i];
-        sb_puts(sb, i ? ",\n{" : "\n{");
-        sb_put_json_field(sb, "name", l->c.name);
-        sb_printf(sb, ",\"how\":\"%s\"", l->c.how);
-#define FIELD(f) sb_printf(sb, ",\"" #f "\":%.12g", l->c.f);
-        COST_FIELDS(FIELD)
+/* `total`: seconds of all launches. */
+static void put_launch(const Line *l, bool gpu, double total, bool json,
+                       StrBuf *sb) {
+    const StepCost *c = &l->c;
+    Facts f = {.json = json};
+    fact_word(&f, "name", c->name, NULL);
+    fact_word(&f, "how", c->how, "%-12s");
+#define FIELD(field) fact_json(&f, #field, "%.12g", c->field);
+    COST_FIELDS(FIELD)
 #undef FIELD
-        if (!gpu) put_price("cpu", &l->p, sb);
-        for (int m = 0; m < NGPU_SHEET && gpu; m++) {
-            Price p = price_gpu(&gpu_sheets[m], &l->c);
-            put_price(gpu_sheets[m].name, &p, sb);
-        }
-        sb_puts(sb, "}");
-    }
+    fact_words(&f, "n", "%5d", l->n);
+    fact_words(&f, "share", "%5.1f%%", 100 * time_of(l) / total);
+    fact_words(&f, "bytes", "%9.1f", c->bytes / 1e6);
+    fact_words(&f, "mma", "%8.1f", c->mma / 1e9);
+    fact_words(&f, "blocks", "%7.0f", c->blocks);
+    fact_words(&f, "registers", "%5.0f", c->registers);
+    if (json)
+        prices_of(&f, l, gpu);
+    else
+        price_facts(&f, &l->p);
+    facts_put(&f,
+              "{n} {us} {least_us} {most_us}  {share}  {roof}  {bound} {bytes} "
+              "{mma} {blocks} {registers}  {how}  {name}\n",
+              sb);
 }
 
 /* Launches that cost the same become one line. */
@@ -312,20 +313,17 @@ static double mfu(const Total *t) {
     return s > 0 ? t->flops / s : 0;
 }
 
-static void put_total_json(const char *name, const Total *t, StrBuf *sb) {
-    sb_printf(sb,
-              ",\"%s_ms\":%.3f,\"%s_least_ms\":%.3f,\"%s_most_ms\":%.3f,"
-              "\"%s_floor_ms\":%.3f,\"%s_mfu\":%.4f",
-              name, 1e3 * t->seconds[LIKELY], name, 1e3 * t->seconds[BEST],
-              name, 1e3 * t->seconds[WORST], name, 1e3 * t->floor, name,
-              mfu(t));
-}
-
-static void put_total(const GpuSheet *gpu, const Total *t, StrBuf *sb) {
-    sb_printf(sb, "  %-9s  %.1f ms (%.1f to %.1f), floor %.1f, MFU %.0f%%%s\n",
-              gpu->name, 1e3 * t->seconds[LIKELY], 1e3 * t->seconds[BEST],
-              1e3 * t->seconds[WORST], 1e3 * t->floor, 100 * mfu(t),
-              gpu->arch->tensor & TENSOR_BF16 ? "" : "; with --precision fp16");
+/* Milliseconds of all launches on a machine; in JSON, keys begin with its
+   name. */
+static void put_total(Arena *a, const char *name, const Total *t, Facts *f) {
+#define KEY(key) (f->json ? arena_printf(a, "%s_" key, name) : key)
+    fact_form(f, KEY("ms"), "%.3f", "%.1f ms", 1e3 * t->seconds[LIKELY]);
+    fact_form(f, KEY("least_ms"), "%.3f", "%.1f", 1e3 * t->seconds[BEST]);
+    fact_form(f, KEY("most_ms"), "%.3f", "%.1f", 1e3 * t->seconds[WORST]);
+    fact_form(f, KEY("floor_ms"), "%.3f", "%.1f", 1e3 * t->floor);
+    fact_form(f, KEY("mfu"), "%.4f", "MFU %.0f%%",
+              f->json ? mfu(t) : 100 * mfu(t));
+#undef KEY
 }
 
 static void put_rates(StrBuf *sb) {
@@ -364,47 +362,76 @@ static Sums sums_of(Arena *a, const char *cost, const StepCost *of,
     return s;
 }
 
-static void put_program_json(const Sums *s, const StepCost *of,
-                             const CpuPeaks *peaks, StrBuf *sb) {
-    sb_printf(sb,
-              "%s{\"target\":\"%s\",\"program\":\"%s\",\"launches\":"
-              "%.0f,\"mma\":%.12g,\"bytes\":%.12g",
-              sb->len > 1 ? ",\n" : "", of->target, of->program, s->launches,
-              s->mma, s->bytes);
-    for (int m = 0; m < (peaks ? 1 : NGPU_SHEET); m++)
-        put_total_json(peaks ? "cpu" : gpu_sheets[m].name, &s->on[m], sb);
-    if (peaks)
-        sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
-                  peaks->threads, peaks->flops, peaks->bytes);
-    sb_puts(sb, ",\"steps\":[");
-    put_roofline_json(&s->steps, !peaks, sb);
-    sb_puts(sb, "]}");
+static void put_launches(Sums *s, bool gpu, Facts *f) {
+    FactList launches = fact_lines(f->json);
+    double total = 0;
+    if (!f->json) join_equal(&s->steps);
+    for (int i = 0; i < s->steps.len; i++) total += time_of(&s->steps.data[i]);
+    for (int i = 0; i < s->steps.len; i++) {
+        const Line *l = &s->steps.data[i];
+        if (!f->json && time_of(l) < 1e-3 * total && i >= 40) continue;
+        put_launch(l, gpu, total, f->json, fact_next(&launches));
+    }
+    fact_list(f, "steps", &launches);
 }
 
-static void put_program(Sums *s, const StepCost *of, const CpuPeaks *peaks,
-                        StrBuf *sb) {
-    join_equal(&s->steps);
-    if (peaks)
-        sb_printf(sb,
-                  "%s on cpu, predicted for this machine: %d threads, "
-                  "measured %.0f GFLOP/s fp32, %.1f GB/s\n",
-                  of->program, peaks->threads, peaks->flops / 1e9,
-                  peaks->bytes / 1e9);
-    else
-        sb_printf(sb, "%s on cuda, predicted for one %s\n", of->program,
-                  main_gpu()->name);
-    put_lines(&s->steps, sb);
-    sb_printf(sb, "%.0f %s, %.2f TFLOP, %.1f GB: ", s->launches,
-              peaks ? "steps" : "launches", s->mma / 1e12, s->bytes / 1e9);
-    const Total *t = &s->on[peaks ? 0 : main_gpu() - gpu_sheets];
-    sb_printf(sb, "%.1f ms", 1e3 * t->seconds[LIKELY]);
-    if (peaks) {
-        sb_printf(sb, " (MFU %.0f%%)\n", 100 * mfu(t));
-        return;
+static void put_gpus(Arena *a, const Sums *s, Facts *f) {
+    StrBuf all = {0};
+    for (int m = 0; m < NGPU_SHEET; m++) {
+        const GpuSheet *gpu = &gpu_sheets[m];
+        Facts of = {.json = f->json};
+        put_total(a, gpu->name, &s->on[m], &of);
+        fact_words(&of, "name", "%-9s", gpu->name);
+        fact_words(&of, "types", "%s",
+                   gpu->arch->tensor & TENSOR_BF16 ? ""
+                                                   : "; with --precision fp16");
+        sb_puts(&all, f->json && m ? "," : "");
+        facts_put_members(&of,
+                          "  {name}  {ms} ({least_ms} to {most_ms}), floor "
+                          "{floor_ms}, {mfu}{types}\n",
+                          &all);
     }
-    sb_printf(sb, " on %s\n", main_gpu()->name);
-    for (int m = 0; m < NGPU_SHEET; m++)
-        put_total(&gpu_sheets[m], &s->on[m], sb);
+    fact_members(f, "gpus", &all);
+    if (!f->json)
+        put_total(a, main_gpu()->name, &s->on[main_gpu() - gpu_sheets], f);
+}
+
+static void put_cpu(Arena *a, const Sums *s, const CpuPeaks *peaks, Facts *f) {
+    put_total(a, "cpu", s->on, f);
+    fact_int(f, "threads", peaks->threads, NULL);
+    fact_form(f, "flops", "%.4g", "%.0f GFLOP/s",
+              f->json ? peaks->flops : peaks->flops / 1e9);
+    fact_form(f, "bandwidth", "%.4g", "%.1f GB/s",
+              f->json ? peaks->bytes : peaks->bytes / 1e9);
+}
+
+static void put_program(Arena *a, Sums *s, const StepCost *of,
+                        const CpuPeaks *peaks, bool json, StrBuf *sb) {
+    Facts f = {.json = json};
+    fact_word(&f, "target", of->target, NULL);
+    fact_word(&f, "program", of->program, NULL);
+    fact_form(&f, "launches", "%.0f", "%.0f", s->launches);
+    fact_form(&f, "mma", "%.12g", "%.2f TFLOP", json ? s->mma : s->mma / 1e12);
+    fact_form(&f, "bytes", "%.12g", "%.1f GB",
+              json ? s->bytes : s->bytes / 1e9);
+    if (peaks)
+        put_cpu(a, s, peaks, &f);
+    else
+        put_gpus(a, s, &f);
+    put_launches(s, !peaks, &f);
+    fact_words(&f, "gpu", "%s", main_gpu()->name);
+    fact_words(&f, "heads", "%s",
+               "    n        us   least    most   share  % roof  bound        "
+               "MB    GFLOP  blocks  regs  how           first\n");
+    facts_put(&f,
+              peaks ? "{program} on cpu, predicted for this machine: {threads} "
+                      "threads, measured {flops} fp32, {bandwidth}\n"
+                      "{heads}{steps}{launches} steps, {mma}, {bytes}: {ms} "
+                      "({mfu})\n"
+                    : "{program} on cuda, predicted for one {gpu}\n"
+                      "{heads}{steps}{launches} launches, {mma}, {bytes}: {ms} "
+                      "on {gpu}\n{gpus}",
+              sb);
 }
 
 static bool trains(const StepCost *c) {
@@ -428,7 +455,7 @@ void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb) {
         if (!seen) vec_push(a, &all, c);
         training |= trains(&c);
     }
-    if (json) sb_puts(sb, "[");
+    FactList programs = fact_series(json, ",\n", "");
     for (int i = 0; i < all.len; i++) {
         const StepCost *of = &all.data[i];
         bool gpu = !strcmp(of->target, "cuda");
@@ -436,12 +463,9 @@ void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb) {
             continue;
         if (!gpu && !peaks.threads) peaks = cpu_peaks();
         Sums s = sums_of(a, cost, of, gpu ? NULL : &peaks);
-        if (json)
-            put_program_json(&s, of, gpu ? NULL : &peaks, sb);
-        else
-            put_program(&s, of, gpu ? NULL : &peaks, sb);
+        put_program(a, &s, of, gpu ? NULL : &peaks, json, fact_next(&programs));
         any_gpu |= gpu;
     }
-    if (json) sb_puts(sb, "]\n");
+    fact_list_put(&programs, sb);
     if (any_gpu && !json) put_rates(sb);
 }

@@ -97,10 +97,15 @@ void fact_part(Facts *f, const char *key, Facts *part, const char *line) {
     fact_end(f, key);
 }
 
+static void list_put(FactList *l, const char *open, const char *close,
+                     StrBuf *sb) {
+    sb_puts(sb, l->json ? open : "");
+    facts_take(&l->text, sb);
+    sb_puts(sb, l->json ? close : "");
+}
+
 void fact_list(Facts *f, const char *key, FactList *l) {
-    sb_puts(&f->text, !l->json ? "" : l->lines ? "[\n" : "[");
-    facts_take(&l->text, &f->text);
-    sb_puts(&f->text, l->json ? "]" : "");
+    list_put(l, l->lines ? "[\n" : "[", "]", &f->text);
     fact_end(f, key);
 }
 
@@ -179,8 +184,4 @@ void fact_next_word(FactList *l, const char *word) {
         sb_puts(sb, word);
 }
 
-void fact_list_put(FactList *l, StrBuf *sb) {
-    sb_puts(sb, l->json ? "[" : "");
-    facts_take(&l->text, sb);
-    sb_puts(sb, l->json ? "]\n" : "");
-}
+void fact_list_put(FactList *l, StrBuf *sb) { list_put(l, "[", "]\n", sb); }
