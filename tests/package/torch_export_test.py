@@ -93,7 +93,9 @@ sys.dont_write_bytecode = True
 import ampc  # noqa: E402
 import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
-from ampc import _torch_bodies_linear as linear  # noqa: E402
+from ampc import _torch_body as body_of  # noqa: E402
+from ampc import _torch_refusal as refusal  # noqa: E402
+from ampc import _torch_written as written  # noqa: E402
 
 TRACE = '''  File "/usr/lib/python3/torch/nn/functional.py", line 9, in linear
     return f(x)
@@ -135,14 +137,14 @@ class Refusals(unittest.TestCase):
 
     def test_all_at_once(self):
         e = self.refused(ampc.Error, "the module cannot be exported:\n  one\n"
-                         "  two", exporter._refuse, ["one", "two", "one"])
+                         "  two", refusal.refuse, ["one", "two", "one"])
         self.assertEqual(e.count("one"), 1)
-        exporter._refuse([])
+        refusal.refuse([])
 
     def test_the_line_is_the_users(self):
-        self.assertEqual(exporter._line(TRACE),
+        self.assertEqual(refusal.line(TRACE),
                          "net.py, line 7: y = self.norm(x)")
-        self.assertEqual(exporter._line(None),
+        self.assertEqual(refusal.line(None),
                          "a line that torch does not tell")
 
     def test_modules(self):
@@ -150,7 +152,7 @@ class Refusals(unittest.TestCase):
         hooked._backward_hooks = (print,)
         weight._backward_hooks = (print,)
         net = Module(hooked=hooked, weight=weight, other=Tensor())
-        self.assertEqual(exporter._unfit_modules(net), [
+        self.assertEqual(refusal.unfit_modules(net), [
             "hooked (Module): a hook changes its backward, which the file does "
             "not have",
             "weight: a hook changes its gradient, which the file does not have"])
@@ -161,7 +163,7 @@ class Refusals(unittest.TestCase):
         lazy.momentum, lazy.num_batches_tracked = None, 3
         plain.momentum, plain.track_running_stats = None, False
         net = Module(lazy=lazy, other=other, plain=plain)
-        with exporter._with_momentum(net) as counts:
+        with written.with_momentum(net) as counts:
             self.assertEqual(counts, {"lazy.running_mean": 3})
             self.assertIsNotNone(lazy.momentum)
         self.assertIsNone(lazy.momentum)
@@ -177,7 +179,7 @@ class Refusals(unittest.TestCase):
 
     def test_operators(self):
         aten = torch.ops.aten
-        found = exporter._unfit_program(program([
+        found = refusal.unfit_program(program([
             node(aten.embedding_bag.padding_idx, 1, 2, 3, True),
             node(aten.embedding_bag.padding_idx, 1, 2, 3, False)]))
         self.assertEqual(found, [
@@ -190,7 +192,7 @@ class Refusals(unittest.TestCase):
             buffer = node("placeholder", name="b_steps", value=Tensor(False))
             change = node(OpOverload(True), buffer)
             buffer.users = [change] + [node(OpOverload(False), buffer)] * reads
-            return exporter._unfit_program(
+            return refusal.unfit_program(
                 program([buffer], {"b_steps": "steps"}))
         self.assertEqual(of(0), [])
         self.assertEqual(of(1), [
@@ -199,7 +201,7 @@ class Refusals(unittest.TestCase):
             "it a float"])
 
     def test_hooks_of_forward(self):
-        with exporter._hooks() as found:
+        with refusal.hooks() as found:
             Tensor().register_hook(print)
         self.assertEqual(len(found), 1)
         self.assertIn("a hook changes a gradient, which the file does not have",
@@ -209,10 +211,10 @@ class Refusals(unittest.TestCase):
 
     def test_what_depends_on_values(self):
         kind = Thing(name="DATA_DEPENDENT_ERROR")
-        self.assertTrue(exporter._decided(Thing(_report=Thing(
+        self.assertTrue(refusal.decided(Thing(_report=Thing(
             failures=[Thing(failure_type=kind)]))))
-        self.assertFalse(exporter._decided(Thing(_report=Thing(failures=[]))))
-        self.assertFalse(exporter._decided(Thing()))
+        self.assertFalse(refusal.decided(Thing(_report=Thing(failures=[]))))
+        self.assertFalse(refusal.decided(Thing()))
 
 
 class Bodies(unittest.TestCase):
@@ -226,7 +228,7 @@ class Bodies(unittest.TestCase):
         self.assertEqual(list(bodies.texts(["CtcLoss", "Svd"], 18)), ["Svd"])
 
     def test_operands_are_defined(self):
-        for name, text in bodies.texts([*bodies.BODIES, *bodies.TEXTS], 20).items():
+        for name, text in bodies.texts(bodies.BODIES, 20).items():
             inputs = re.search(r"\((.*?)\) => ", text)[1]
             known = set(inputs.split(", "))
             for line in text.splitlines()[2:]:
@@ -240,9 +242,9 @@ class Bodies(unittest.TestCase):
 
     def test_numbers(self):
         """A number becomes one Constant; attributes stay."""
-        body = linear.Body("a", "y", "b = Trilu <upper = 0> (a, -1)\n"
+        body = body_of.Body("a", "y", "b = Trilu <upper = 0> (a, -1)\n"
                            "y = Where (c, 0.5, [1])\nz = Add (b, -1)")
-        self.assertEqual(linear.text("F", body, 20), """\
+        self.assertEqual(body_of.write("F", body, 20), """\
 <domain: "ampc", opset_import: ["" : 20, "ampc" : 1]>
 F  (a) => (y) {
 number_0 = Constant <value_int = -1> ()

@@ -5,88 +5,14 @@ own for these nodes and does not read the bodies."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping
 
-from . import _torch_bodies_linear as linear
 from ._torch_bodies_ctc import CTC
+from ._torch_bodies_linear import LINEAR
+from ._torch_body import Body, Formula, Value, formula, write
 
 
-class _Value:
-    """A value of a function; it computes as numbers do."""
-
-    def __init__(self, body: _Body, name: str) -> None:
-        self.body, self.name = body, name
-
-    def __add__(self, y: Any) -> _Value:
-        return self.body.put("Add", self, y)
-
-    def __sub__(self, y: Any) -> _Value:
-        return self.body.put("Sub", self, y)
-
-    def __mul__(self, y: Any) -> _Value:
-        return self.body.put("Mul", self, y)
-
-    def __truediv__(self, y: Any) -> _Value:
-        return self.body.put("Div", self, y)
-
-    def __neg__(self) -> _Value:
-        return self.body.put("Neg", self)
-
-    def __lt__(self, y: Any) -> _Value:
-        return self.body.put("Less", self, y)
-
-    def __pow__(self, y: Any) -> _Value:
-        return self.body.put("Pow", self, y)
-
-
-class _Body:
-    """Lines of a function in ONNX's text; numbers get the type of operand x."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.x = _Value(self, "x")
-
-    def _name(self, v: Any) -> str:
-        if isinstance(v, _Value):
-            return v.name
-        text = {math.inf: "inf", -math.inf: "-inf"}.get(v, repr(float(v)))
-        if text.lstrip("-") == "inf":
-            far = self._line("Constant <value_float = 3.0e38> ()")
-            far = self._line(f"Mul ({far}, {far})")
-            number = far if v > 0 else self._line(f"Neg ({far})")
-        else:
-            number = self._line(f"Constant <value_float = {text}> ()")
-        return self._line(f"CastLike ({number}, x)")
-
-    def _line(self, text: str) -> str:
-        name = f"v{len(self.lines)}"
-        self.lines.append(f"{name} = {text}")
-        return name
-
-    def put(self, op: str, *operands: Any) -> _Value:
-        names = ", ".join([self._name(v) for v in operands])
-        return _Value(self, self._line(f"{op} ({names})"))
-
-    def raw(self, text: str) -> _Value:
-        return _Value(self, self._line(text))
-
-    def where(self, chosen: _Value, a: Any, b: Any) -> _Value:
-        return self.put("Where", chosen, a, b)
-
-    def polynomial(self, t: _Value, factors: Sequence[float]) -> _Value:
-        """factors[0] is that of the highest power."""
-        y = t * factors[0] + factors[1]
-        for c in factors[2:]:
-            y = y * t + c
-        return y
-
-    def text(self, name: str, attributes: str, opset: int, y: _Value) -> str:
-        lines = "\n".join([*self.lines, f"y = Identity ({y.name})"])
-        return (f'<domain: "ampc", opset_import: ["" : {opset}]>\n'
-                f"{name} {attributes} (x) => (y) {{\n{lines}\n}}")
-
-
-def _right_erfcx(b: _Body, x: _Value) -> _Value:
+def _right_erfcx(b: Formula, x: Value) -> Value:
     """exp(x^2) erfc(x) for x >= 0, to 1.2e-7: Numerical Recipes, erfcc."""
     t = b.put("Reciprocal", x * 0.5 + 1)
     return t * b.put("Exp", b.polynomial(t, [
@@ -94,13 +20,13 @@ def _right_erfcx(b: _Body, x: _Value) -> _Value:
         0.09678418, 0.37409196, 1.00002368, -1.26551223]))
 
 
-def _erfcx(b: _Body) -> _Value:
+def _erfcx(b: Formula) -> Value:
     right = _right_erfcx(b, b.put("Abs", b.x))
     low = b.where(b.x < 0, b.x, 0)
     return b.where(b.x < 0, b.put("Exp", low * low) * 2 - right, right)
 
 
-def _log_ndtr(b: _Body) -> _Value:
+def _log_ndtr(b: Formula) -> Value:
     size = b.put("Abs", b.x) * math.sqrt(0.5)
     scaled = _right_erfcx(b, size) * 0.5
     tail = b.put("Log", scaled) - size * size
@@ -125,7 +51,7 @@ _TAILS = ([4.05544892305962, 31.5251094599894, 57.1628192246421, 44.080507389320
            2.89247864745381e-6, 6.79019408009981e-9])
 
 
-def _ndtri(b: _Body) -> _Value:
+def _ndtri(b: Formula) -> Value:
     """In the middle M. Giles, Approximating the erfinv function, at w < 5."""
     p, one = b.x, -b.x + 1
     least = b.put("Min", p, one)
@@ -146,7 +72,7 @@ def _ndtri(b: _Body) -> _Value:
     return b.where(inside, y, b.where(p < 0.5, outside, -outside))
 
 
-def _polygamma(b: _Body) -> _Value:
+def _polygamma(b: Formula) -> Value:
     """Of order n >= 1: Euler and Maclaurin behind a sum of 30; x above -20."""
     n = b.raw("Constant <value_int: int = @n> ()")
     order = b.put("CastLike", n, b.x) + 1
@@ -168,7 +94,7 @@ def _polygamma(b: _Body) -> _Value:
                    sum_ * factor)
 
 
-def _logcumsumexp(b: _Body) -> _Value:
+def _logcumsumexp(b: Formula) -> Value:
     """A mask [n, n] over the axis and one before it."""
     zero, one = (b.raw(f"Constant <value_int = {k}> ()") for k in (0, 1))
     ones, empty = (b.raw(f"Constant <value_ints = [{k}]> ()") for k in (1, 0))
@@ -182,7 +108,8 @@ def _logcumsumexp(b: _Body) -> _Value:
     fill = b.raw(f"ConstantOfShape <value = int64[1] {{1}}> ({behind.name})")
     mask = b.put("Reshape", lower, b.raw(
         f"Concat <axis = 0> ({n.name}, {n.name}, {fill.name})"))
-    each = b.where(mask, b.put("Unsqueeze", b.x, axis), -math.inf)
+    nothing = b.put("Log", 0)
+    each = b.where(mask, b.put("Unsqueeze", b.x, axis), nothing)
     after = b.put("Add", axis, one)
     top = b.put("ReduceMax", each, after)
     base = b.where(b.put("IsInf", top), 0, top)
@@ -190,20 +117,10 @@ def _logcumsumexp(b: _Body) -> _Value:
     return b.put("Squeeze", b.put("Log", sum_) + base, after)
 
 
-BODIES: Mapping[str, tuple[str, Callable[[_Body], _Value]]] = {
-    "Erfcx": ("", _erfcx), "LogNdtr": ("", _log_ndtr), "Ndtri": ("", _ndtri),
-    "Polygamma": ("<n>", _polygamma), "LogCumSumExp": ("<axis>", _logcumsumexp)}
-
-
-TEXTS: Mapping[str, linear.Body] = {**linear.LINEAR, "CtcLoss": CTC}
-
-
-def _text(name: str, opset: int) -> str:
-    if name in TEXTS:
-        return linear.text(name, TEXTS[name], opset)
-    attributes, make = BODIES[name]
-    body = _Body()
-    return body.text(name, attributes, opset, make(body))
+BODIES: Mapping[str, Body] = {
+    "Erfcx": formula(_erfcx), "LogNdtr": formula(_log_ndtr), "Ndtri": formula(_ndtri),
+    "Polygamma": formula(_polygamma, "<n>"),
+    "LogCumSumExp": formula(_logcumsumexp, "<axis>"), **LINEAR, "CtcLoss": CTC}
 
 
 def texts(nodes: Iterable[str], opset: int) -> dict[str, str]:
@@ -211,13 +128,10 @@ def texts(nodes: Iterable[str], opset: int) -> dict[str, str]:
     wanted, found = sorted(nodes), dict[str, str]()
     while wanted:
         name = wanted.pop()
-        if name in found or name not in {*BODIES, *TEXTS}:
+        if name in found or name not in BODIES or opset < BODIES[name].opset:
             continue
-        if name in TEXTS and opset < TEXTS[name].opset:
-            continue
-        found[name] = _text(name, opset)
-        if name in TEXTS:
-            wanted += TEXTS[name].calls
+        found[name] = write(name, BODIES[name], opset)
+        wanted += BODIES[name].calls
     return dict(sorted(found.items()))
 
 

@@ -2,7 +2,7 @@
 """The function of CtcLoss for other runtimes, in ONNX's operators."""
 from __future__ import annotations
 
-from ._torch_bodies_linear import Body
+from ._torch_body import Body
 
 # Rows of labels from targets [batch, most] or one behind the other; blanks between them.
 _STATES = """

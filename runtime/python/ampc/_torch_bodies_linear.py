@@ -4,49 +4,9 @@ small matrices, as ir/fn/linalg.amp computes it, in ONNX's operators.  A Loop ta
 step for each column; batches and sizes are free."""
 from __future__ import annotations
 
-import re
-from typing import Mapping, NamedTuple
+from typing import Mapping
 
-
-class Body(NamedTuple):
-    """Lines of ONNX's text.  An operand may be a number: 1 is an integer, [1] a list,
-    1.0 has the type of the first input.  calls: other functions of domain ampc.
-    opset: the first one that has what the lines call."""
-    inputs: str
-    outputs: str
-    lines: str
-    attributes: str = ""
-    calls: tuple[str, ...] = ()
-    opset: int = 18
-
-
-_OPERANDS = re.compile(r"\([^()]*\)")
-_NUMBER = re.compile(r"(?<=[(,])( ?)(\[?-?\d[\d.e-]*\]?)(?=[,)])")
-
-
-def text(name: str, body: Body, opset: int) -> str:
-    """The function in ONNX's text: a Constant for each number."""
-    names: dict[str, str] = {}
-    like = body.inputs.split(",")[0]
-
-    def named(found: re.Match[str]) -> str:
-        return found[1] + names.setdefault(found[2], f"number_{len(names)}")
-
-    lines = _OPERANDS.sub(lambda found: _NUMBER.sub(named, found[0]),
-                          body.lines.strip())
-    constants = []
-    for number, own in names.items():
-        if "." in number:
-            constants += [f"{own}_f = Constant <value_float = {number}> ()",
-                          f"{own} = CastLike ({own}_f, {like})"]
-        else:
-            kind = "ints" if number[0] == "[" else "int"
-            constants += [f"{own} = Constant <value_{kind} = {number}> ()"]
-    start = "\n".join(constants)
-    return (f'<domain: "ampc", opset_import: ["" : {opset}, "ampc" : 1]>\n'
-            f"{name} {body.attributes} ({body.inputs}) => ({body.outputs}) "
-            f"{{\n{start}\n{lines}\n}}")
-
+from ._torch_body import Body
 
 # n, the size of the last axis, and the numbers below it as a column and as a row.
 _SIZE = """
