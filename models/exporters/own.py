@@ -268,9 +268,27 @@ def kept():
             z = torch.zeros(3, 4).index_add(0, i, h, alpha=0.5) + torch.ones(3, 4).index_reduce(0, i, 1 + h * h, "prod")
             return s.m(torch.tanh(y)) + 0.1 * torch.nansum(z) * F.adaptive_max_pool2d(h[None], (3, 3))[0].mean() + h.nanmedian()
 
+    class BagModes(Base):
+        """Sums, means and maxima of bags, one of them empty; gradients divided by how often a row is read."""
+        def __init__(s):
+            super().__init__(); bag = lambda mode, **k: nn.EmbeddingBag(9, 4, mode=mode, **k)
+            s.sum = bag("sum", scale_grad_by_freq=True); s.mean = bag("mean", padding_idx=2); s.max = bag("max")
+            s.one = nn.Embedding(9, 4, scale_grad_by_freq=True, padding_idx=1)
+        def forward(s, x):
+            i = (x.abs() * 3).long().clamp(max=8); flat, at = i.reshape(-1), torch.tensor([0, 5, 5, 9, 13, 20])
+            return s.m(torch.tanh(s.l(x) + s.sum(flat, at) + s.max(flat, at) + s.mean(i) + s.one(i).sum(1)))
+
+    class Probable(Base):
+        """torch.distributions, which check their arguments."""
+        own_loss = True
+        def forward(s, x):
+            D, h = torch.distributions, s.l(x); mean, spread = h[:, :1], F.softplus(h[:, 1:2]) + .1; t = torch.sigmoid(x[:, :1])
+            return -(D.Normal(mean, spread).log_prob(x[:, :1]) + D.Beta(spread, spread + 1).log_prob(t)
+                     + D.Categorical(logits=s.m(x)).log_prob((t[:, 0] * 3).long())[:, None]).mean()
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet))]

@@ -177,15 +177,6 @@ class Refusals(unittest.TestCase):
         self.refused(TypeError, "forward: missing a required argument: 'x'",
                      exporter.export, Module(), {"image": 1}, "n.onnx")
 
-    def test_operators(self):
-        aten = torch.ops.aten
-        found = refusal.unfit_program(program([
-            node(aten.embedding_bag.padding_idx, 1, 2, 3, True),
-            node(aten.embedding_bag.padding_idx, 1, 2, 3, False)]))
-        self.assertEqual(found, [
-            "net.py, line 7: y = self.norm(x): scale_grad_by_freq=True, which "
-            "the file does not keep"])
-
     def test_integer_buffers(self):
         """One that forward changes and reads; a counter that is only changed."""
         def of(reads):

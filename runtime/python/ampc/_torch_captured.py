@@ -65,6 +65,18 @@ def _reporting() -> Iterator[None]:
             log.setLevel(before)
 
 
+@contextlib.contextmanager
+def _unchecked() -> Iterator[None]:
+    """torch.distributions do not check their arguments, which would depend on data."""
+    kind: Any = torch.distributions.Distribution
+    before = kind._validate_args
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(before)
+
+
 def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             given: Any) -> Any:
     """The exported program; the batch is any where the module allows it.  torch
@@ -84,7 +96,7 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             a, k = pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            with ops.Captured(), _reporting():
+            with ops.Captured(), _reporting(), _unchecked():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e

@@ -9,6 +9,7 @@ from typing import Any, Sequence
 
 import torch
 
+from . import _torch_bags as bags
 from . import _torch_images as images
 from ._torch_ops import node
 
@@ -386,6 +387,12 @@ def table() -> dict[Any, Any]:
         aten.linalg_vector_norm.default: norm_of_scalar,
         aten.divide.Tensor: divide, aten.mode.default: mode,
         aten.put.default: put,
+        aten._is_all_true.default: torch.all, aten._is_any_true.default: torch.any,
+        aten.embedding.default: bags.embedding,
+        aten.embedding_bag.default: bags.embedding_bag,
+        aten.embedding_bag.padding_idx: bags.embedding_bag,
+        aten._embedding_bag.default: bags.embedding_bag,
+        aten._embedding_bag_forward_only.default: bags.embedding_bag,
         aten.native_layer_norm.default: native_layer_norm,
         aten.batch_norm.default: batch_norm})
     if hasattr(aten, "rrelu_with_noise_functional"):

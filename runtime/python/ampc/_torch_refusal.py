@@ -67,10 +67,6 @@ def unfit_program(program: Any) -> list[str]:
     """What torch.onnx would write as something else."""
     found, signature = [], program.graph_signature
     for node in graph_nodes(program.graph_module):
-        if node.target is torch.ops.aten.embedding_bag.padding_idx and \
-                node.args[3]:
-            found.append(f"{line(node.meta.get('stack_trace'))}: "
-                         "scale_grad_by_freq=True, which the file does not keep")
         buffer = signature.inputs_to_buffers.get(node.name)
         value = node.meta.get("val")
         if buffer and value is not None and not value.is_floating_point():
