@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/cpu/block.h"
+#include "runtime/cpu/isa.h"
 #include "runtime/cpu/kmath.h"
 #include "tests/harness.h"
 #include "tests/support/cpu_cases.h"
@@ -53,6 +54,23 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
         CHECK_MSG(!strcmp(built, vectors),
                   "%s: isa.def has %s, runtime/BUILD %s", rows[i].name, vectors,
                   built);
+    }
+}
+
+/* The word takes the level, whatever is fast. */
+TEST_CASE(isa, every_level_has_a_word) {
+    static const struct {
+        const char *name;
+        int number;
+    } rows[] = {
+#define ISA_HERE
+#define ISA(E, number, name, prefix, arch, vectors, flags) {name, number},
+#include "runtime/cpu/isa.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const CpuIsaWord *w = cpu_isa_words;
+        while (w->name[0] && (w->level != rows[i].number || w->how[0])) w++;
+        CHECK_MSG(w->name[0], "cpu_isa_words has no word for %s", rows[i].name);
     }
 }
 
@@ -110,13 +128,13 @@ TEST_CASE(isa, the_environment_only_lowers_the_level) {
         setenv("AMPC_ISA", unknown[i], 1);
         CHECK_STR(cpu_isa_unknown(), unknown[i]);
     }
-    static const char *const known[] = {"",       "v2",     "v3",    "v4",
-                                        "v4-amx", "v4-dot", "v4-fma"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        setenv("AMPC_ISA", known[i], 1);
+    setenv("AMPC_ISA", "", 1);
+    CHECK(!cpu_isa_unknown());
+    for (const CpuIsaWord *w = cpu_isa_words; w->name[0]; w++) {
+        setenv("AMPC_ISA", w->name, 1);
         CHECK(!cpu_isa_unknown());
-        CHECK_MSG(!*known[i] || strstr(CPU_ISA_WORDS, known[i]), "%s",
-                  known[i]);
+        CHECK_MSG(strstr(CPU_ISA_WORDS, w->name), "CPU_ISA_WORDS lacks %s",
+                  w->name);
     }
     if (kept)
         setenv("AMPC_ISA", kept, 1);
