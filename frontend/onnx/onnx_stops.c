@@ -91,7 +91,8 @@ static void leave_block(Stops *s, int node) {
         Str reads = s->fx[node].all;
         if (name && reads && !ox_torch_reads(reads, name)) continue;
         if (kind == NO_GRAD) stops_put(s, node, k);
-        if (kind == UNKNOWN) stops_doubt(&s->unknown, &s->ox->nodes.data[node]);
+        if (kind == UNKNOWN && !ox_by_ampc(s->ox)) /* it writes detach() */
+            stops_doubt(&s->unknown, &s->ox->nodes.data[node]);
     }
 }
 

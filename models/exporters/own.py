@@ -286,9 +286,16 @@ def kept():
             return -(D.Normal(mean, spread).log_prob(x[:, :1]) + D.Beta(spread, spread + 1).log_prob(t)
                      + D.Categorical(logits=s.m(x)).log_prob((t[:, 0] * 3).long())[:, None]).mean()
 
+    class AttentionRanks(Base):
+        """Attention without an axis of heads, and of one head alone; forward(*inputs)."""
+        def forward(s, *inputs):
+            x, = inputs; h = s.l(x); a = F.scaled_dot_product_attention
+            pair = torch.stack([x, h], 1); three = a(h[:, None], pair, pair, attn_mask=x[:, None, :2])
+            return s.m(torch.tanh(three[:, 0] + a(h, x, h, is_causal=True)))
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet))]

@@ -405,26 +405,33 @@ TEST_CASE(onnx_stops, blocks_without_gradients) {
         const char *trace;
         int stops;
         const char *says;
+        bool ours; /* ampc.torch.export wrote each detach() */
     } rows[] = {
         {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
          "torch.ops.aten.linear.default(x, p_w);  x = p_w = None",
-         1, ""},
+         1, "", false},
         {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
          "torch.ops.aten.linear.default(x, arg2_1);  x = arg2_1 = None",
-         0, ""},
+         0, "", false},
         {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
          "torch.ops.aten.tanh.default(h);  h = None",
-         0, "the file does not tell which: the gradient passes"},
+         0, "the file does not tell which: the gradient passes", false},
+        {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
+         "torch.ops.aten.tanh.default(h);  h = None",
+         0, "", true},
         {"File \"<eval_with_key>.7\", line 6, in forward\n    a = "
          "torch.ops.higher_order.wrap_with_set_grad_enabled(False, submod_2, "
          "h)\n  File \"<eval_with_key>.8\", line 5, in forward\n    a = "
          "torch.ops.aten.tanh.default(h)",
-         1, ""},
-        {"File \"m.py\", line 5, in forward\n    a = tanh(p_w)", 0, ""},
+         1, "", false},
+        {"File \"m.py\", line 5, in forward\n    a = tanh(p_w)", 0, "", false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
         start(&m, rows[i].trace);
+        if (rows[i].ours)
+            made_metadata(&m, &m.model.metadata_props,
+                          &m.model.n_metadata_props, "ampc.torch.export", "1");
         fx_node(&m, "MatMul", "x,w", "b", "b", "%x, %p_w", NULL);
         fx_node(&m, "Mul", "b,t", "y", "mul", "%b, %t", NULL);
         made_output(&m, "y");

@@ -36,11 +36,11 @@ def batched(args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
 
 
 def _shapes(module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
-    """dynamic_shapes by the names of forward's parameters."""
-    names = list(inspect.signature(module.forward).parameters)
+    """dynamic_shapes by the names of forward's parameters; *args are a tuple."""
+    given = inspect.signature(module.forward).bind(*args, **kwargs)
     return pytree.tree_map(
         lambda x: {0: batch} if isinstance(x, torch.Tensor) else None,
-        {**dict(zip(names, args)), **kwargs})
+        dict(given.arguments))
 
 
 # ---- the program ------------------------------------------------------------
@@ -91,15 +91,18 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
     tries.append((torch.export.draft_export, shapes[-1], {}))
     state = [(b, b.detach().clone()) for b in module.buffers()]
     first: Exception | None = None
+    differentiates: str | None = None
     for export, shape, options in tries:
+        captured = ops.Captured()
         try:  # torch marks dynamic axes at the tensors themselves
             a, k = pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            with ops.Captured(), _reporting(), _unchecked():
+            with captured, _reporting(), _unchecked():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
+            differentiates = differentiates or captured.differentiates
             for buffer, value in state:
                 buffer.data.copy_(value)
             continue
@@ -108,6 +111,10 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
                             "tensor; the file would keep what follows from the "
                             "example's (torch.cond keeps both branches)"])
         return program
+    if differentiates:
+        refusal.refuse([f"{refusal.line(differentiates)}: torch.export does "
+                        "not follow torch.autograd.grad through layers; a text has "
+                        "grad(y, x) for a penalty of gradients (docs/guide/losses.md)"])
     assert first is not None
     raise first
 

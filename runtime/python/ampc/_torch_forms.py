@@ -255,6 +255,24 @@ def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any,
     return y if bias is None else y + bias, mean.detach(), factor.detach()
 
 
+def attention_of_rank(q: Any, k: Any, v: Any, attn_mask: Any = None,
+                      *rest: Any, **options: Any) -> Any:
+    """Of other ranks than 4: [length, width] is one head, [.., heads, length, width]
+    has several axes of batches, and heads only at rank 4 and above."""
+    if q.dim() == 4:
+        return NotImplemented
+    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
+
+    def flat(t: Any, keep: int) -> Any:
+        return t.expand(*batch, *t.shape[-keep:]).reshape(-1, 1, *t.shape[-keep:])
+
+    if attn_mask is not None and attn_mask.dim() > 2:
+        attn_mask = flat(attn_mask, 2)
+    y = torch.nn.functional.scaled_dot_product_attention(
+        *(flat(t, 2) for t in (q, k, v)), attn_mask, *rest, **options)
+    return y.reshape(*batch, *y.shape[-2:])
+
+
 # ---- order, places ----------------------------------------------------------
 
 def stable_sort(x: Any, *, stable: Any = None, dim: int = -1,
@@ -387,6 +405,7 @@ def table() -> dict[Any, Any]:
         aten.linalg_vector_norm.default: norm_of_scalar,
         aten.divide.Tensor: divide, aten.mode.default: mode,
         aten.put.default: put,
+        aten.scaled_dot_product_attention.default: attention_of_rank,
         aten._is_all_true.default: torch.all, aten._is_any_true.default: torch.any,
         aten.embedding.default: bags.embedding,
         aten.embedding_bag.default: bags.embedding_bag,
