@@ -60,8 +60,8 @@ static bool plain_matrix(int64_t rows, int64_t cols, int64_t rs, int64_t cs) {
 
 bool product_fits_types(int64_t a, int64_t b, int64_t out) {
     if (a == DT_F64) return b == DT_F64 && out == DT_F64;
-    if (product_of_eights(a))
-        return product_of_eights(b) && (a == DT_F8E4M3 || b == DT_F8E4M3) &&
+    if (lib_is_eight(a))
+        return lib_is_eight(b) && (a == DT_F8E4M3 || b == DT_F8E4M3) &&
                (out == DT_F32 || dtype_is_low(out));
     if (a != b || (a != DT_F32 && !dtype_is_low(a))) return false;
     return out == a || out == DT_F32;
@@ -84,7 +84,7 @@ bool product_fits(const LibGemm *p) {
            p->nbatch_dim <= 1 &&
            (!p->nbatch_dim || fits_batch(p->batch_dim[0])) &&
            product_fits_types(p->a_dtype, p->b_dtype, p->c_dtype) &&
-           (!product_of_eights(p->a_dtype) || eights_lie_well(p)) &&
+           (!lib_is_eight(p->a_dtype) || eights_lie_well(p)) &&
            plain_matrix(p->m, p->k, p->a_rs, p->a_cs) &&
            plain_matrix(p->k, p->n, p->b_rs, p->b_cs);
 }
@@ -134,7 +134,7 @@ ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
     if (n < 1 || n > PRODUCT_MOST_AFTER) return none;
     DType in = value_dtype(g, product->in[0]),
           out = value_dtype(g, node_get(g, after[n - 1])->out[0]);
-    bool eights = product_of_eights(in);
+    bool eights = lib_is_eight(in);
     if (!product_fits_types(in, value_dtype(g, product->in[1]), out) ||
         (n > 1 && !eights))
         return none;

@@ -10,10 +10,6 @@
 /* Sizes and strides of matmul node n; t: the types of its operands and of its
    result. */
 void product_shape(const Node *n, LibGemm *p, const Type *const *t);
-/* True for the numbers of 8 bits that cuBLASLt multiplies. */
-static inline bool product_of_eights(int64_t dtype) {
-    return dtype == DT_F8E4M3 || dtype == DT_F8E5M2;
-}
 /* True if cuBLASLt multiplies a and b, with results of that type. */
 bool product_fits_types(int64_t a, int64_t b, int64_t out);
 bool product_fits(const LibGemm *p);

@@ -72,11 +72,6 @@ static int32_t align_of(CUdeviceptr p) {
     return align;
 }
 
-/* Numbers of 8 bits. */
-static bool is_eight(int64_t dtype) {
-    return dtype == AMPC_F8E4M3 || dtype == AMPC_F8E5M2;
-}
-
 static ampc_status cannot(ampc_session *s, const PlanStep *t,
                           const char *what) {
     return session_fail(s, AMPC_ERR_UNSUPPORTED,
@@ -108,7 +103,7 @@ static ampc_status make_key(ampc_session *s, const PlanStep *t,
     k->align_b = align_of(p->b);
     k->align_o = align_of(p->out | p->add);
     k->align_bias = bias ? align_of(bias) : 0;
-    bool eights = is_eight(g->a_dtype) && is_eight(g->b_dtype);
+    bool eights = lib_is_eight(g->a_dtype) && lib_is_eight(g->b_dtype);
     if (k->type_a < 0 || (k->type_a != k->type_b && !eights) || k->type_o < 0 ||
         (p->f64 && p->alpha))
         return cannot(s, t, "its types");
@@ -177,7 +172,7 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     const LtApi *lt = &gpu_of(s)->lt;
     CUdeviceptr more = 0, bias = 0;
-    bool eights = is_eight(g->a_dtype);
+    bool eights = lib_is_eight(g->a_dtype);
     uint64_t result_bytes;
     bool empty;
     if (!dims_ok(g, &result_bytes, &empty)) return cannot(s, t, "its size");

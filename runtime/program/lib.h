@@ -50,6 +50,11 @@ static inline int64_t lib_bits(float f) {
     return x.u;
 }
 
+/* True for the numbers of 8 bits that cuBLASLt multiplies. */
+static inline int lib_is_eight(int64_t dtype) {
+    return dtype == AMPC_F8E4M3 || dtype == AMPC_F8E5M2;
+}
+
 static inline int64_t lib_volume(const int64_t *v) {
     return v[0] * v[1] * v[2];
 }

@@ -41,10 +41,6 @@ typedef struct Count {
     bool ends[PLAN_PRODUCT_SCALE_ADD + 1];
 } Count;
 
-static bool is_code(int64_t dtype) {
-    return dtype == AMPC_F8E4M3 || dtype == AMPC_F8E5M2;
-}
-
 /* Products of the module that read numbers of 8 bits. */
 static Count products_of_eights(const Compiled *c) {
     const AmpcModule *m = (const void *)c->api->module;
@@ -53,10 +49,10 @@ static Count products_of_eights(const Compiled *c) {
     for (uint32_t i = 0; i < plan->nstep; i++) {
         const PlanStep *t = &plan->steps[i];
         const LibGemm *g = (const void *)(plan->pars + t->par0);
-        if (t->kind != PLAN_PRODUCT || !is_code(g->a_dtype)) continue;
+        if (t->kind != PLAN_PRODUCT || !lib_is_eight(g->a_dtype)) continue;
         n.eights++;
         n.ends[t->fn] = true;
-        CHECK(is_code(g->b_dtype) && g->a_cs == 1 && g->b_rs == 1);
+        CHECK(lib_is_eight(g->b_dtype) && g->a_cs == 1 && g->b_rs == 1);
     }
     return n;
 }
