@@ -264,7 +264,8 @@ Status pass_eight(Module *m, PassCtx *cx) {
         fail(cx->diag, (Loc){0}, "--f8-scales delayed is for --precision f8");
         return ERR_USAGE;
     }
-    for (int i = 0; i < m->graphs.len && o->f8_products; i++)
+    if (!o->f8_products) return OK;
+    for (int i = 0; i < m->graphs.len; i++)
         eight_graph(m->graphs.data[i], o->f8_delayed, cx->scratch);
-    return OK;
+    return pass_dce(m, cx); /* views of what codes replace in backward */
 }
