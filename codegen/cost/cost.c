@@ -119,8 +119,10 @@ static double sectors(const Shape *s, const KInst *in, double times) {
     if (in->guard && times > footprint(s, in)) times = footprint(s, in);
     double size = dtype_info[s->k->bufs.data[in->buf].dtype].bytes;
     int64_t step = s->fast >= 0 ? llabs((long long)in->at.k[s->fast]) : 0;
-    if (s->turned) step = 1;
+    if (s->turned || in->turned) step = 1;
     double each = size * (double)step;
+    if (in->turned && cuda_turn_lines(s->k) < SECTOR)
+        each = 2 * size; /* stores half of each sector */
     if (in->at.inst || each > SECTOR) each = SECTOR;
     if (!step && !in->at.inst) each = size / 32;
     return times * (each < size && step ? size : each);
@@ -158,9 +160,9 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         }
         double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         double bytes = footprint(s, in) * size;
-        each += s->turned          ? 2
-                : packed_in(s, in) ? 2.0 / s->pack + 1
-                                   : 4 + 2 * s->wide;
+        each += s->turned || in->turned ? 2
+                : packed_in(s, in)      ? 2.0 / s->pack + 1
+                                        : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load && s->fetched == 0) loads += size * s->pack;
         /* if rows in progress fit the cache, data of earlier sweeps are

@@ -5,6 +5,7 @@
    print_cuda_parts.c launch shapes, parameters, heads
    print_cuda_any.c   forms flat and fold
    print_cuda_rows.c  the other forms
+   print_cuda_turn.c  codes that are stored in both layouts
    print_cuda_columns.c  a thread's elements of a row
 
    Blocks and threads compute their rows or elements at the top; a thread then
@@ -35,6 +36,10 @@
                the other and add to sums of their own in shared memory, a<i>;
                the block's go to `sums`, from where k<i>_2 adds those of all
                blocks
+     turned    codes that are also stored transposed: t<i> is the block's tile
+               of them, l<i> a thread's row of it. Without reductions a block
+               has 64 rows of some columns; otherwise 16 or 32 whole rows, as
+               above, and then the next ones
      epilogue  a functor of one accumulator, or of N neighbours
    k<i>_many does the same for a table of tensors (PLAN_MANY); form fold has
    nothing else (PLAN_ROWS).
@@ -93,6 +98,19 @@ void cp_rows(KPrint *p);
 void cp_finish(KPrint *p, bool guarded);
 void cp_sweep(KPrint *p, const KSweep *s);
 
+/* ---- print_cuda_turn.c --------------------------------------------------- */
+
+/* A block's work on a tile of the domain. */
+void cp_tile(KPrint *p);
+/* Declares t<id>, which begin `from` bytes behind the block's shared memory. */
+void cp_turn_tiles(KPrint *p, int64_t from);
+/* Declares l<id>; `line` spells the row's number in the tile. */
+void cp_turn_line(KPrint *p, const char *line);
+/* Stores the tiles; `at` spells where in the result, `lines` and `columns` how
+   many they have. */
+void cp_turn_store(KPrint *p, const char *at, const char *lines,
+                   const char *columns);
+
 /* ---- print_cuda_columns.c ------------------------------------------------ */
 
 /* The columns of a row are divided into slices; each warp of the block has
@@ -101,8 +119,8 @@ bool cp_is_sliced(const KPrint *p);
 /* Rows of a lane side by side; w<id>[u] holds the fold of row u. 1: one row,
    in v<id>. */
 int cp_lane_rows(const KPrint *p);
-/* The rows of a block that adds up columns; NULL: the kernel has no such
-   sums. */
+/* The rows of a block that takes them one after the other: it adds up columns,
+   or turns codes; NULL: it does not. */
 const KLoop *cp_sum_rows(const KPrint *p);
 /* Some teams are past the last row. */
 bool cp_has_idle(const KPrint *p);

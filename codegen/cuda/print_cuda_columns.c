@@ -12,8 +12,7 @@ int cp_lane_rows(const KPrint *p) {
 }
 
 const KLoop *cp_sum_rows(const KPrint *p) {
-    return kernel_column_sums(p->k) ? kernel_loop(p->k, LOOP_SERIAL, LOOP_ROWS)
-                                    : NULL;
+    return kernel_loop(p->k, LOOP_SERIAL, LOOP_ROWS);
 }
 
 bool cp_has_idle(const KPrint *p) {
@@ -167,6 +166,10 @@ static void put_pack_stores(KPrint *p, const bool *need, int n) {
             kp_line(p, "pack_keep(a%d + c, p%d);", id, id);
             continue;
         }
+        if (in->turned) {
+            kp_line(p, "pack_keep(l%d + c, p%d);", id, id);
+            continue;
+        }
         kp_text(p, "pack_store(b%d + (", in->buf);
         sb_put_index(p->sb, p->k, &in->at, NULL);
         sb_printf(p->sb, "), p%d);\n", id);
@@ -313,11 +316,16 @@ static void put_cuda_values(KPrint *p, const KSweep *s, int n,
             if (packed == store) continue;
             if (!packed && live && !begun) kp_enter(p, "if (live)");
             begun |= !packed;
-            snprintf(pack, sizeof pack, packed ? "p%d.v[u]" : "a%d[c]", id);
-            if (kinst_at(p->k, id)->op == K_ADD_UP)
+            const KInst *in = kinst_at(p->k, id);
+            snprintf(pack, sizeof pack,
+                     packed       ? "p%d.v[u]"
+                     : in->turned ? "l%d[c]"
+                                  : "a%d[c]",
+                     id);
+            if (in->op == K_ADD_UP)
                 kp_add_up(p, id, pack);
             else
-                kp_store(p, id, packed ? pack : NULL);
+                kp_store(p, id, packed || in->turned ? pack : NULL);
         }
         if (live && begun) kp_leave(p);
     }

@@ -3,6 +3,8 @@
    elements, and the rows that threads fold (print_cuda.h).                  */
 #include "codegen/cuda/print_cuda.h"
 
+#include <stdio.h>
+
 /* ---- rows of a thread ---------------------------------------------------- */
 
 /* The lane selects the row along dim `vec`, the block selects the other
@@ -102,9 +104,10 @@ static void put_lanes(Nest *n, const KLoop *l) {
         const KInst *in = kinst_at(p->k, id);
         if (!need[id]) continue;
         bool fetched = cuda_fetched(p->k, id);
-        sums |= in->op == K_ADD_UP;
+        bool apart = in->op == K_ADD_UP || in->turned;
+        sums |= apart;
         if ((!held || !held[id]) && !fetched && !cp_is_copied(p, s, id) &&
-            in->op != K_ADD_UP)
+            !apart)
             cp_mark_used(in, used);
         holds |= fetched;
         if (in->keep != KEEP_ROW || fetched) continue;
@@ -210,7 +213,7 @@ static void put_sums(KPrint *p) {
     int64_t teams = p->threads ? p->threads->extent : 1;
     int64_t cols = cuda_sum_columns(p->k);
     int n = kernel_column_sums(p->k);
-    kp_line(p, "BLOCK_SHARED(shared);");
+    if (!n) return;
     kp_line(p, "float *const all = (float *)shared;");
     for (int j = 0; j < n; j++) {
         kp_text(p, "float *const a%d = all", column_sum(p->k, j));
@@ -231,6 +234,7 @@ static void put_block_sums(KPrint *p) {
     int64_t teams = p->threads ? p->threads->extent : 1;
     int64_t cols = cuda_sum_columns(p->k), blocks = cuda_shape(p->k).blocks;
     int n = kernel_column_sums(p->k);
+    if (!n) return;
     kp_line(p, "__syncthreads();");
     kp_enter(p, "for (unsigned c = threadIdx.x; c < " I64 "; c += %d)",
              p->ncols, cuda_shape(p->k).threads);
@@ -303,6 +307,33 @@ static void put_side_by_side(KPrint *p, int n) {
     kp_leave(p);
 }
 
+/* The team's row in the tiles. */
+static void put_line_of_team(KPrint *p) {
+    char line[80], team[48] = "";
+    int64_t lines = cuda_turn_lines(p->k);
+    if (!lines) return;
+    if (p->threads && p->threads->extent > 1)
+        snprintf(team, sizeof team, " + threadIdx.x / " I64, p->lanes->step);
+    snprintf(line, sizeof line, "at %% " I64 "%s", lines, team);
+    cp_turn_line(p, line);
+}
+
+/* Stores the tiles once they are full. */
+static void put_turned_rows(KPrint *p, const KLoop *some) {
+    char at[96], lines[32], columns[32];
+    int64_t n = cuda_turn_lines(p->k);
+    if (!n) return;
+    snprintf(at, sizeof at, "%s%s * " I64 " + at / " I64 " * " I64,
+             p->wide ? "(uint64_t)" : "", p->block, some->extent, n, n);
+    snprintf(lines, sizeof lines, I64, n);
+    snprintf(columns, sizeof columns, I64, p->ncols);
+    kp_enter(p, "if ((at + " I64 ") %% " I64 " == 0)", some->step, n);
+    kp_line(p, "__syncthreads();");
+    cp_turn_store(p, at, lines, columns);
+    kp_line(p, "__syncthreads();");
+    kp_leave(p);
+}
+
 /* A team's work on one row. */
 static void put_cuda_row(KPrint *p) {
     bool idle = cp_has_idle(p), shared = p->lanes->step > 1;
@@ -311,6 +342,7 @@ static void put_cuda_row(KPrint *p) {
     else
         put_rows_of_teams(p);
     kp_dims(p, "row", p->rows, p->nrow, p->used);
+    put_line_of_team(p);
     if (cp_lane_rows(p) > 1) {
         put_side_by_side(p, cp_lane_rows(p));
         return;
@@ -345,13 +377,17 @@ void cp_rows(KPrint *p) {
         put_cuda_row(p);
         return;
     }
+    kp_line(p, "BLOCK_SHARED(shared);");
     put_sums(p);
+    cp_turn_tiles(p, cuda_shape(p->k).shared -
+                         cuda_turn_bytes(p->k) * kernel_turned(p->k));
     kp_enter(p, "for (unsigned at = 0; at < " I64 "; at += " I64 ")",
              some->extent, some->step);
     if (cp_has_idle(p))
         kp_line(p, "if (%s%s * " I64 " + at >= " I64 ") break;",
                 p->wide ? "(uint64_t)" : "", p->block, some->extent, p->nrows);
     put_cuda_row(p);
+    put_turned_rows(p, some);
     kp_leave(p);
     put_block_sums(p);
 }

@@ -222,6 +222,12 @@ int kernel_column_sums(const Kernel *k) {
     return n;
 }
 
+int kernel_turned(const Kernel *k) {
+    int n = 0;
+    for (int id = 1; id < k->insts.len; id++) n += kinst_at(k, id)->turned;
+    return n;
+}
+
 bool kernel_is_small(const Kernel *k) {
     enum { SMALL = 1024 };
     if ((k->form != KF_COLS && k->form != KF_ROWS) ||

@@ -77,6 +77,7 @@ typedef struct KInst {
     int guard;   /* K_LOAD */
     int place;   /* K_LOAD: K_PLACE that says where buf lies; 0 = it is buf */
     int buf;
+    bool turned; /* K_STORE of codes of 8 bits: transposed */
     KIndex at;
     int64_t i;
     double f;
@@ -262,6 +263,8 @@ static inline bool kinst_is_long(const KInst *in) {
 }
 /* The number of sums over all rows that the kernel computes. */
 int kernel_column_sums(const Kernel *k);
+/* The number of turned stores. */
+int kernel_turned(const Kernel *k);
 /* True if an instruction of its own computes the value once per row. */
 bool kinst_is_row_value(const KInst *in);
 

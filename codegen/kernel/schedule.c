@@ -11,7 +11,8 @@ static int strided(const Kernel *k, int d, int *unit) {
     *unit = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = &k->insts.data[id];
-        if (!in->full || (in->op != K_LOAD && !kinst_stores(in))) continue;
+        if (!in->full || in->turned || (in->op != K_LOAD && !kinst_stores(in)))
+            continue;
         *unit += in->at.k[d] == 1;
         n += in->at.k[d] != 1 && in->at.k[d] != 0;
     }
@@ -29,7 +30,8 @@ static int choose_form(Kernel *k, int64_t *par) {
     /* row dim whose neighbours should be computed together as vectors,
        instead of columns; -1: none */
     int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
-    for (int d = 0; d < k->ndim && reduces && !kernel_column_sums(k); d++) {
+    bool apart = reduces && !kernel_column_sums(k) && !kernel_turned(k);
+    for (int d = 0; d < k->ndim && apart; d++) {
         if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
         int jumps = strided(k, d, &unit);
         if (jumps < least && unit > 0) rows = d, least = jumps;

@@ -67,6 +67,11 @@ int cuda_turned(const Kernel *k);
 int64_t cuda_shared(const Kernel *k, int id);
 /* Load `id` is made for all of a thread's columns before the first sweep. */
 bool cuda_fetched(const Kernel *k, int id);
+/* A turned store: lines that a block keeps in shared memory before it stores
+   them, the bytes of one, and of all. */
+int cuda_turn_lines(const Kernel *k);
+int64_t cuda_turn_line(const Kernel *k);
+int64_t cuda_turn_bytes(const Kernel *k);
 /* Columns of a team's partial column sums in shared memory. */
 int64_t cuda_sum_columns(const Kernel *k);
 

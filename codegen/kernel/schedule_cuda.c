@@ -14,7 +14,9 @@
                also added up over rows, a block has several rows one after the
                other, and its part of the sums in shared memory
                A transposed matrix of bytes goes through shared memory, 64 x 64
-               bytes a block
+               bytes a block. Codes that are stored in both layouts do so, too:
+               64 rows of some columns, or where lanes share rows, 16 or 32
+               whole rows
      rows      neighbouring rows, one for each lane of a warp, or neighbours as
                above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
@@ -113,7 +115,8 @@ static bool steps_by(const Kernel *k, int id, int n) {
 }
 
 bool cuda_packed(const Kernel *k, const KInst *in, int n) {
-    if (in->op == K_ADD_UP) return k->vec >= 0; /* in shared memory */
+    if (in->op == K_ADD_UP || in->turned) /* in shared memory */
+        return k->vec >= 0;
     bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
                   in->at.k[k->vec] == 1 && in->at.c % n == 0;
     if (kernel_any_length(k))
@@ -354,16 +357,47 @@ int64_t cuda_sum_columns(const Kernel *k) {
     return (kernel_cols(k) + PACK - 1) / PACK * PACK;
 }
 
+/* Bytes of the sums of one team. */
+static int64_t team_sums(const Kernel *k) {
+    return 4 * cuda_sum_columns(k) * kernel_column_sums(k);
+}
+
+int cuda_turn_lines(const Kernel *k) {
+    int64_t rows = kernel_rows(k), n = kernel_turned(k);
+    if (!kernel_reduces(k)) return n ? TURN_SIDE : 0;
+    int64_t more = 2 * TURN_NEAR * kernel_cols(k) * n;
+    bool two = rows % (2 * TURN_NEAR) == 0 &&
+               more + team_sums(k) <= k->block_shared - GPU_SHARED_APART;
+    return !n ? 0 : two ? 2 * TURN_NEAR : TURN_NEAR;
+}
+
+int64_t cuda_turn_line(const Kernel *k) {
+    const KLoop *l = kernel_loop(k, LOOP_BLOCK, k->vec);
+    return kernel_reduces(k) ? kernel_cols(k) : l->step;
+}
+
+int64_t cuda_turn_bytes(const Kernel *k) {
+    enum { ALIGN = 32 };
+    int64_t lines = cuda_turn_lines(k);
+    if (!lines) return 0;
+    int64_t shifts = (lines / TURN_NEAR - 1) * TURN_SHIFT(lines);
+    return (lines * cuda_turn_line(k) + shifts + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 /* Rows per block: few enough that there are enough blocks, many enough that
-   few partial sums are left to add. At most `side` teams per block, limited
-   by the room for their sums; returns their number. */
+   few partial sums are left to add; whole tiles of turned codes. At most
+   `side` teams per block, limited by the room for their sums; returns their
+   number. */
 static int share_sums(Kernel *k, int64_t rows, int side) {
-    int64_t each = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
-    while (side > 1 && side * each > k->block_shared - GPU_SHARED_APART)
+    int64_t each = team_sums(k), lines = cuda_turn_lines(k), block = lines;
+    int64_t room = k->block_shared - GPU_SHARED_APART -
+                   cuda_turn_bytes(k) * kernel_turned(k);
+    while (side > 1 && (side * each > room || (lines && side > lines)))
         side /= 2;
-    int64_t block = (rows + GPU_BLOCKS - 1) / GPU_BLOCKS;
-    if (block < SUM_ROWS * side) block = SUM_ROWS * side;
-    block = (block + side - 1) / side * side;
+    if (each) block = (rows + GPU_BLOCKS - 1) / GPU_BLOCKS;
+    if (each && block < SUM_ROWS * side) block = SUM_ROWS * side;
+    int64_t unit = lines ? lines : side;
+    block = (block + unit - 1) / unit * unit;
     add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, block);
     add_loop(k, LOOP_SERIAL, LOOP_ROWS, block, side);
     return side;
@@ -429,6 +463,13 @@ void schedule_cuda(Arena *a, Kernel *k) {
                  TURN_SIDE);
         add_loop(k, LOOP_BLOCK, k->vec, k->dim[k->vec].extent, TURN_SIDE);
         add_loop(k, LOOP_THREAD, LOOP_ALL, TURN_SIDE * TURN_SIDE, TURN_NEAR);
+    } else if (!folds && kernel_turned(k)) {
+        enum { PARTS = THREADS / TURN_SIDE };
+        int n = choose_pack(k, FLAT_WEIGHT, false);
+        add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, TURN_SIDE);
+        add_loop(k, LOOP_BLOCK, k->vec, cols, PARTS * n);
+        add_loop(k, LOOP_THREAD, LOOP_ALL, TURN_SIDE * PARTS * n, n);
+        if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (!folds) {
         bool cols_side = k->form == KF_COLS && k->vec >= 0;
         int n = cols_side ? choose_pack(k, FLAT_WEIGHT, false) : 1;
@@ -450,13 +491,13 @@ void schedule_cuda(Arena *a, Kernel *k) {
         int lanes = row_lanes(k, rows, cols);
         int side = power_of_two(rows, THREADS / lanes);
         if (side * lanes < WARP) side = WARP / lanes;
-        if (kernel_column_sums(k))
+        if (kernel_column_sums(k) || kernel_turned(k))
             side = share_sums(k, rows, side);
         else
             add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, side);
         add_loop(k, LOOP_THREAD, LOOP_ROWS, side, 1);
         share_row(a, k, cols, lanes);
-    } else if (kernel_column_sums(k)) {
+    } else if (kernel_column_sums(k) || kernel_turned(k)) {
         share_sums(k, rows, 1);
         share_row(a, k, cols, cols < WIDE_COLS ? THREADS : 2 * THREADS);
     } else {

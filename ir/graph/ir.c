@@ -381,6 +381,41 @@ bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n) {
     return t->dim[last] - full->dim[last] <= FEW;
 }
 
+int node_turns_codes(const Graph *g, const Node *n) {
+    enum { UNIT = 16 };
+    const int64_t *perm;
+    if (n->op != OP_TRANSPOSE) return 0;
+    const Type *t = value_type(g, n->in[0]);
+    bool given = attr_ints(n, AK_perm, &perm) > 0;
+    int rows = given ? (int)perm[0] : t->rank - 1;
+    int64_t count = type_count(t), columns = 1;
+    if (rows < 1 || !dtype_is_float(t->dtype) ||
+        dtype_info[t->dtype].bytes != 1 ||
+        value_dtype(g, n->out[0]) != t->dtype)
+        return 0;
+    for (int d = 0; d < t->rank; d++)
+        if ((given ? perm[d] : t->rank - 1 - d) != (rows + d) % t->rank)
+            return 0;
+    for (int d = rows; d < t->rank; d++) columns *= t->dim[d];
+    bool fits = count > 0 && columns % UNIT == 0 && count / columns % UNIT == 0;
+    return fits ? rows : 0;
+}
+
+bool node_turns_rows(const Graph *g, const Node *reduce, const Node *n) {
+    const Type *full = value_type(g, reduce->in[0]);
+    int rows = node_turns_codes(g, n);
+    unsigned columns = (1u << full->rank) - (1u << rows);
+    return rows && shape_equal(value_type(g, n->in[0]), full) &&
+           folded_axes(reduce) == columns;
+}
+
+bool node_turned_by_maker(const Graph *g, const Node *n) {
+    if (g->target != TARGET_CUDA || n->group < 0 || !node_turns_codes(g, n))
+        return false;
+    const Value *v = value_get(g, n->in[0]);
+    return v->kind == VK_RESULT && node_get(g, v->def)->group == n->group;
+}
+
 bool node_pools(const Node *n) {
     return n->op == OP_MAX_POOL || n->op == OP_AVG_POOL;
 }

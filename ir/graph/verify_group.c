@@ -60,7 +60,8 @@ static Status check_point(GroupCheck *c, Span s) {
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE)
             return verify_fail(c->v, n, "does not belong in a point group");
         for (int j = 0; j < n->nout; j++) {
-            const Type *t = value_type(c->g, n->out[j]);
+            const Type *t = value_type(
+                c->g, node_turned_by_maker(c->g, n) ? n->in[0] : n->out[j]);
             if (!c->leaves[n->out[j].i]) continue;
             if (domain && !shape_equal(domain, t))
                 return verify_fail(c->v, n,
@@ -105,6 +106,10 @@ static Status check_column_sum(GroupCheck *c, Span s, const Node *n) {
     return OK;
 }
 
+static bool turns_rows(const GroupCheck *c, const Node *reduce, const Node *n) {
+    return node_turned_by_maker(c->g, n) && node_turns_rows(c->g, reduce, n);
+}
+
 static Status check_row(GroupCheck *c, Span s, bool *tainted) {
     const Node *first = row_reduction(c, s);
     if (!first)
@@ -120,7 +125,8 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
             return verify_fail(c->v, n, "does not belong in a row group");
         tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
         if (k == KIND_MOVE && tainted[i] &&
-            !(c->leaves[n->out[0].i] && node_pads_rows(c->g, first, n)))
+            !(c->leaves[n->out[0].i] && (node_pads_rows(c->g, first, n) ||
+                                         node_turned_by_maker(c->g, n))))
             return verify_fail(c->v, n,
                                "moves what a reduction of its group makes");
         if (k != KIND_REDUCE) continue;
@@ -142,7 +148,8 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
         for (int j = 0; j < n->nout; j++) {
             const Type *t = value_type(c->g, n->out[j]);
             if (c->leaves[n->out[j].i] && !sums && !shape_equal(t, full) &&
-                !shape_equal(t, row) && !node_pads_rows(c->g, first, n))
+                !shape_equal(t, row) && !node_pads_rows(c->g, first, n) &&
+                !turns_rows(c, first, n))
                 return verify_fail(c->v, n, "%s leaves a row group of %s",
                                    TXT(t), TXT(full));
         }

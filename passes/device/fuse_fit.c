@@ -39,6 +39,19 @@ static bool read_inside(const Fuse *f, ValueId v) {
     return false;
 }
 
+/* True for codes of the marked nodes that their kernel stores transposed, too.
+ */
+static bool turned_inside(const Fuse *f, const Node *n) {
+    return f->target->turns_codes && node_turns_codes(f->g, n) &&
+           made_inside(f, n->in[0]);
+}
+
+/* The type by which result k of n leaves: codes leave as their kernel computes
+   them. */
+static const Type *leaving_type(const Fuse *f, const Node *n, int k) {
+    return value_type(f->g, turned_inside(f, n) ? n->in[0] : n->out[k]);
+}
+
 /* Distinct operands from outside, and results that leave. */
 static int count_buffers(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
@@ -67,7 +80,7 @@ const Type *fuse_domain(Fuse *f, int cluster) {
     for (int i = nodes->len - 1; i >= 0; i--) {
         const Node *n = node_get(f->g, nodes->data[i]);
         for (int k = 0; k < n->nout; k++)
-            if (leaves(f, n->out[k])) return value_type(f->g, n->out[k]);
+            if (leaves(f, n->out[k])) return leaving_type(f, n, k);
     }
     return NULL;
 }
@@ -128,7 +141,7 @@ static bool few_places(Fuse *f, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++) {
         const Node *n = node_get(f->g, nodes->data[i]);
         costly |= op_info[n->op].cost >= COST_LONG;
-        moves += node_kind(n) == KIND_MOVE;
+        moves += node_kind(n) == KIND_MOVE && !turned_inside(f, n);
     }
     if (!costly || moves <= MOST_PLACES) return true;
     for (int i = nodes->len - 1; i >= 0; i--) {
@@ -141,6 +154,30 @@ static bool few_places(Fuse *f, const NodeList *nodes) {
     return true;
 }
 
+/* True if codes that n turns, of rows of several axes, are one matrix to their
+   kernel: it reads numbers, and tensors as large as they are. */
+static bool reads_alike(const Fuse *f, const NodeList *nodes, const Node *n) {
+    int64_t count = value_count(f->g, n->in[0]);
+    for (int i = 0; i < nodes->len; i++) {
+        const Node *x = node_get(f->g, nodes->data[i]);
+        if (node_kind(x) == KIND_GEN ||
+            (node_kind(x) == KIND_MOVE && !turned_inside(f, x)))
+            return false;
+        for (int k = 0; k < x->nin; k++) {
+            int64_t u = is_value(x->in[k]) ? value_count(f->g, x->in[k]) : 1;
+            if (u != 1 && u != count) return false;
+        }
+    }
+    return true;
+}
+
+static bool turns_elements(const Fuse *f, const NodeList *nodes,
+                           const Node *n) {
+    int rank = value_type(f->g, n->in[0])->rank;
+    return !read_inside(f, n->out[0]) &&
+           (node_turns_codes(f->g, n) == rank - 1 || reads_alike(f, nodes, n));
+}
+
 static bool fits_point(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     const Type *domain = NULL;
@@ -151,9 +188,10 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
         const Node *n = node_get(g, nodes->data[i]);
         OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
+        if (turned_inside(f, n) && !turns_elements(f, nodes, n)) return false;
         for (int j = 0; j < n->nout; j++) {
             if (!leaves(f, n->out[j])) continue;
-            const Type *t = value_type(g, n->out[j]);
+            const Type *t = leaving_type(f, n, j);
             if (domain && !shape_equal(domain, t)) return false;
             domain = t;
         }
@@ -168,6 +206,18 @@ static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
     if (!node_sums_columns(f->g, first, n) || read_inside(f, n->out[0]))
         return false;
     *bytes += 4 * value_count(f->g, n->out[0]);
+    return *bytes <= f->target->column_sums;
+}
+
+/* True if n turns rows of the marked nodes, whose first reduction is `first`,
+   some lines at a time. */
+static bool fits_turned(Fuse *f, const Node *first, const Node *n,
+                        int64_t *bytes) {
+    enum { LINES = 16 };
+    if (read_inside(f, n->out[0]) || !node_turns_rows(f->g, first, n))
+        return false;
+    *bytes += LINES * (value_count(f->g, first->in[0]) /
+                       value_count(f->g, first->out[0]));
     return *bytes <= f->target->column_sums;
 }
 
@@ -199,6 +249,10 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
             continue;
         }
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
+        if (turned_inside(f, n)) {
+            if (!fits_turned(f, node_get(g, first), n, &sums)) return false;
+            continue;
+        }
         if (k == KIND_GEN && !leaves(f, n->out[0])) continue;
         if (node_pads_rows(g, node_get(g, first), n)) {
             if (!made_inside(f, n->in[0]) || read_inside(f, n->out[0]))
@@ -236,7 +290,7 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
         bool sums = node_sums_columns(g, node_get(g, first), n);
         bool reduce = node_kind(n) == KIND_REDUCE && !sums;
         bool is_full =
-            sums || (!reduce && shape_equal(value_type(g, n->out[0]), full));
+            sums || (!reduce && shape_equal(leaving_type(f, n, 0), full));
         int depth = 0; /* reductions on the longest path to n, including n */
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;

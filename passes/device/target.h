@@ -51,8 +51,11 @@ typedef struct TargetInfo {
        their beginnings (0: any), and the number of elements from which on
        copying the other operand costs less than unaligned rows */
     int64_t row_bytes, long_row;
-    /* largest size in bytes of column sums that a kernel of rows may
-       compute, too; 0: none */
+    /* a kernel may store codes of 8 bits transposed, too
+       (node_turned_by_maker) */
+    bool turns_codes;
+    /* largest size in bytes of column sums, and of lines of codes that it
+       turns, that a kernel of rows may have; 0: none */
     int64_t column_sums;
     /* reductions that keep the target busy: a worker (a core, a block of
        threads) takes one row, or neighbouring rows if the innermost axis is

@@ -78,6 +78,15 @@ static __device__ __forceinline__ unsigned ampc_tf32(float x) {
     return y;
 }
 
+/* Four bytes of a (0 .. 3) and b (4 .. 7), as the nibbles of `which` number
+   them, the lowest first. Each lane calls it by itself. */
+static __device__ __forceinline__ unsigned ampc_bytes(unsigned a, unsigned b,
+                                                      unsigned which) {
+    unsigned y;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(which));
+    return y;
+}
+
 /* Four 8 x 8 matrices of 16-bit values from shared memory.  Lane l passes the
    16-byte aligned address of row l % 8 of matrix l / 8; r[i] becomes elements
    2t, 2t + 1 of row g of matrix i.                                          */

@@ -57,8 +57,11 @@
 /* suppress: threads that compare the later boxes of a row with a kept one. */
 #define SUPPRESS_THREADS 256
 
-/* A block transposes TURN_SIDE x TURN_SIDE bytes, a thread TURN_NEAR. */
-#define TURN_SIDE 64
-#define TURN_NEAR 16
+/* A block transposes TURN_SIDE x TURN_SIDE bytes, a thread TURN_NEAR.
+   TURN_SHIFT(n): bytes between TURN_NEAR of the n lines of a tile and the next
+   ones. */
+#define TURN_SIDE     64
+#define TURN_NEAR     16
+#define TURN_SHIFT(n) (128 / ((n) / TURN_NEAR))
 
 #endif

@@ -53,6 +53,12 @@ static const Row rows[] = {
     {"gpt_fp16", "gpt",
      "--dim B=2 --dim L=3 --dim VOCAB=4096 --dim DROP=10 "
      "--precision fp16 --target cpu,cuda:sm_90"},
+    {"gpt_f8", "gpt",
+     "--dim B=2 --dim L=3 --dim VOCAB=4096 --precision f8 --target "
+     "cuda:sm_90"},
+    {"gpt_f8_delayed", "gpt",
+     "--dim B=2 --dim L=3 --dim VOCAB=4096 --precision f8 --f8-scales "
+     "delayed --target cuda:sm_90"},
     {"gpt_budget", "gpt",
      "--dim B=2 --dim L=3 --dim VOCAB=4096 --remat 60000000"},
     {"gpt_rows", "gpt", "--dim B=2 --dim L=2 --dim VOCAB=4096 --logit-rows 4"},

@@ -138,6 +138,14 @@ SIM_INLINE uint32_t ampc_tf32(float x) {
     return (finite ? bits + 0x1000u : bits) & ~UINT32_C(0x1fff);
 }
 
+SIM_INLINE uint32_t ampc_bytes(uint32_t a, uint32_t b, uint32_t which) {
+    uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t y = 0;
+    for (int i = 0; i < 4; i++)
+        y |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+    return y;
+}
+
 struct SimMatrix {
     uint32_t *r;
     const void *row;

@@ -253,6 +253,40 @@ const char *const cuda_graphs[] = {
         "%e = mul %d, %g : f32[8451,49] %s = reduce_sum %e {axes=[1]} "
         "%y = sub %e, %s",
         "%y, %s"),
+    /* codes in both layouts: tiles with edges, with and without the plain
+       codes; rows of a warp, of a block, with sums of columns, of several
+       axes, and of which only sixteen are at hand */
+    TURNED("point", "%a: f32[80,48], %b: f32[48]", "[1,0]", "f8e4m3[48,80]",
+           "%m = mul %a, %b : f32[80,48] %c = cast %m : f8e4m3[80,48]", ", %c"),
+    TURNED("point", "%a: bf16[5,16,208]", "[2,0,1]", "f8e5m2[208,5,16]",
+           "%c = cast %a : f8e5m2[5,16,208]", ""),
+    TURNED("point", "%a: bf16[96,6,8]", "[1,2,0]", "f8e4m3[6,8,96]",
+           "%c = cast %a : f8e4m3[96,6,8]", ", %c"),
+    TURNED("point", "%a: f64[16,32]", "[1,0]", "f8e4m3[32,16]",
+           "%s = neg %a : f64[16,32] %c = cast %s : f8e4m3[16,32]", ", %c"),
+    TURNED("row", "%a: bf16[96,64]", "[1,0]", "f8e4m3[64,96]",
+           "%r = reduce_max %a {axes=[1]} : f32[96,1] "
+           "%c = cast %a : f8e4m3[96,64]",
+           ", %c, %r"),
+    TURNED("row", "%a: f32[3,16,1040]", "[2,0,1]", "f8e4m3[1040,3,16]",
+           "%r = reduce_sum %a {axes=[2]} : f32[3,16,1] "
+           "%m = mul %a, %r : f32[3,16,1040] %c = cast %m : f8e4m3[3,16,1040]",
+           ", %r"),
+    TURNED("row", "%a: f32[608,80]", "[1,0]", "f8e5m2[80,608]",
+           "%r = reduce_sum %a {axes=[1]} : f32[608,1] "
+           "%m = mul %a, %r : f32[608,80] %s = reduce_sum %m {axes=[0]} "
+           "%c = cast %a : f8e5m2[608,80]",
+           ", %c, %s"),
+    TURNED("row", "%a: bf16[48,6,8], %b: bf16[1,6,1]", "[1,2,0]",
+           "f8e4m3[6,8,48]",
+           "%m = mul %a, %b : f32[48,6,8] "
+           "%r = reduce_max %m {axes=[1,2]} : f32[48,1,1] "
+           "%c = cast %m : f8e4m3[48,6,8]",
+           ", %c, %r"),
+    TURNED("row", "%a: bf16[32,4096]", "[1,0]", "f8e4m3[4096,32]",
+           "%r = reduce_max %a {axes=[1]} : f32[32,1] "
+           "%c = cast %a : f8e4m3[32,4096]",
+           ", %c"),
 };
 
 const int cuda_ngraphs = sizeof cuda_graphs / sizeof *cuda_graphs;

@@ -14,6 +14,10 @@
     "graph g(" in ") { group row { " nodes " } return " out " }"
 #define ANCHOR(in, nodes, out)                                                 \
     "graph g(" in ") { group anchor { " nodes " } return " out " }"
+/* Codes %c in both layouts, %y is the transposed one. */
+#define TURNED(kind, in, perm, turned, nodes, out)                             \
+    "graph g(" in ") on cuda { group " kind " { " nodes                        \
+    " %y = transpose %c {perm=" perm "} : " turned " } return %y" out " }"
 
 extern const char *const cuda_graphs[];
 

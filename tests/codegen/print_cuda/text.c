@@ -79,6 +79,21 @@ TEST_CASE(print_cuda, shapes) {
                 4, 0, "turn_bytes<80, 96, 80>(b0, b1, blockIdx.x);");
     check_shape(POINT("%a: u8[96,72]", "%y = transpose %a {perm=[1,0]}"), 256,
                 27, 0, "const unsigned e = ");
+    /* codes in both layouts: 64 rows of as many columns as the block's threads
+       take; whole rows, 32 at a time if they fit */
+    check_shape(TURNED("point", "%a: bf16[80,96]", "[1,0]", "f8e4m3[96,80]",
+                       "%c = cast %a : f8e4m3[80,96]", ", %c"),
+                256, 4, 0, "turn_tile<64, 64, 80, 256>(");
+    check_shape(TURNED("row", "%a: bf16[96,768]", "[1,0]", "f8e4m3[768,96]",
+                       "%r = reduce_max %a {axes=[1]} "
+                       "%c = cast %a : f8e4m3[96,768]",
+                       ", %r"),
+                256, 3, 0, "turn_tile<32, 768, 96, 256>(");
+    check_shape(TURNED("row", "%a: bf16[96,4096]", "[1,0]", "f8e4m3[4096,96]",
+                       "%r = reduce_max %a {axes=[1]} "
+                       "%c = cast %a : f8e4m3[96,4096]",
+                       ", %r"),
+                512, 6, 0, "turn_tile<16, 4096, 96, 512>(");
     check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1, 0,
                 "(void)b0;");
     /* teams of lanes, of a block, of several warps */
