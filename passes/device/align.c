@@ -9,7 +9,9 @@
    third of the speed.  The added rows and columns are zeros, which change no
    sum.  Readers of the result fuse with the slice, producers of an operand with
    the pad.  A dimension is padded only if it is so long that copying the other
-   operand costs less than the faster kernel saves.
+   operand costs less than the faster kernel saves.  A large fp32 result for the
+   host (logits of a prediction) stays as long as it is: the slice would need as
+   much memory again.
    If a padded operand has other readers (a logit gradient whose sums are the
    bias gradient), only the padded form is stored, and all read that:
    Before:  %p = pad %v {pads=[0,0,0,7]}    %s = reduce_sum %v {axes=[0]}
@@ -92,6 +94,15 @@ static int64_t aligned(const TargetInfo *target, int64_t n, DType d) {
     return unit <= 1 || n < target->long_row ? n : (n + unit - 1) / unit * unit;
 }
 
+/* True if the host receives v, and a second copy would be large. */
+static bool is_large_output(const Graph *g, ValueId v) {
+    bool out = false;
+    for (int i = 0; i < g->outputs.len; i++)
+        out |= same_value(view_root(g, g->outputs.data[i].value), v);
+    return out && value_dtype(g, v) == DT_F32 &&
+           type_bytes(value_type(g, v)) >= target_of(g)->large_output;
+}
+
 static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
     Builder *b = &rw->b;
     const TargetInfo *target = target_of(rw->g);
@@ -105,7 +116,9 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
         !dtype_is_low(a.dtype))
         return false;
     int64_t rows = out.dim[out.rank - 2], k = a.dim[ak];
-    int64_t columns = aligned(target, y.dim[bn], a.dtype);
+    int64_t columns = is_large_output(rw->g, n->out[0])
+                          ? y.dim[bn]
+                          : aligned(target, y.dim[bn], a.dtype);
     if (!ta || tb) k = aligned(target, k, a.dtype);
     if (ta) rows = aligned(target, rows, a.dtype);
     if (columns == y.dim[bn] && k == a.dim[ak] && rows == a.dim[am])

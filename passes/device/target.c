@@ -55,6 +55,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .min_copied = 2, /* a number costs a launch, whatever its size */
          .row_bytes = 16,
          .long_row = 1024,
+         .large_output = 1 << 30, /* logits of 5,000 rows of GPT-2 */
          .turns_codes = true,
          .column_sums = GPU_BLOCK_SHARED - GPU_SHARED_APART,
          .rows_enough = GPU_BLOCKS,

@@ -51,6 +51,9 @@ typedef struct TargetInfo {
        their beginnings (0: any), and the number of elements from which on
        copying the other operand costs less than unaligned rows */
     int64_t row_bytes, long_row;
+    /* bytes of an fp32 result for the host, from which on its rows begin
+       anywhere: memory for a copy counts more than time */
+    int64_t large_output;
     /* a kernel may store codes of 8 bits transposed, too
        (node_turned_by_maker) */
     bool turns_codes;
