@@ -149,12 +149,7 @@ static ValueId unrounded(Graph *g, ValueId v) {
 
 /* The largest magnitude of v's numbers. */
 static ValueId present_size(Builder *b, ValueId v) {
-    const Type t = *value_type(b->g, v);
-    int64_t axes[MAX_RANK];
-    for (int i = 0; i < t.rank; i++) axes[i] = i;
-    ValueId size = b_reduce(b, OP_REDUCE_MAX, b1(b, OP_ABS, v, DT_F32), axes,
-                            t.rank, true, DT_F32);
-    return b_reshape(b, size, 0, NULL);
+    return b_reshape(b, eight_largest(b, eight_rows(b, v), 0), 0, NULL);
 }
 
 /* The magnitude that becomes the largest code of v; *why: how it is known. */

@@ -23,6 +23,11 @@ typedef struct EightHistory {
     VEC(EightTensor) tensors;
 } EightHistory;
 
+/* The largest magnitudes of v's rows: the kernel that makes v folds them, too.
+ */
+ValueId eight_rows(Builder *b, ValueId v);
+/* The largest of v along its axes behind `from`. */
+ValueId eight_largest(Builder *b, ValueId v, int from);
 /* The magnitude for which the scale of v, of type d, is made; a graph that
    trains remembers the present one. The history belongs to the optimizer's
    state of that weight. */

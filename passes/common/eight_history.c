@@ -32,15 +32,14 @@ static ValueId history_var(const EightHistory *h, int weight, DType d) {
                                       type_make(DT_F32, 1, &size), NULL, 0));
 }
 
-static ValueId largest(Builder *b, ValueId v, int from) {
+ValueId eight_largest(Builder *b, ValueId v, int from) {
     int64_t axes[MAX_RANK];
     int n = 0;
     for (int i = from; i < value_type(b->g, v)->rank; i++) axes[n++] = i;
     return n ? b_reduce(b, OP_REDUCE_MAX, v, axes, n, true, DT_F32) : v;
 }
 
-/* The first of the axes that a row has: the kernel that makes v reduces
-   rows. */
+/* The first of the axes that a row has. */
 static int row_axis(const Type *t) {
     enum { ROW = 128 };
     int64_t columns = 1;
@@ -49,14 +48,18 @@ static int row_axis(const Type *t) {
     return from;
 }
 
+ValueId eight_rows(Builder *b, ValueId v) {
+    return eight_largest(b, b1(b, OP_ABS, v, DT_F32),
+                         row_axis(value_type(b->g, v)));
+}
+
 ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
                       DType d) {
     EightTensor t = {weight, d, history_var(h, weight, d), NO_VALUE};
-    int from = row_axis(value_type(h->g, v));
     ValueId zero = b_scalar(b, DT_F32, 0);
-    t.rows = largest(b, b1(b, OP_ABS, v, DT_F32), from);
+    t.rows = eight_rows(b, v);
     vec_push(h->a, &h->tensors, t);
-    ValueId size = b_reshape(b, largest(b, t.var, 0), 0, NULL);
+    ValueId size = b_reshape(b, eight_largest(b, t.var, 0), 0, NULL);
     ValueId known = b2(b, OP_GREATER, size, zero, DT_DEFAULT);
     return b_where(b, known, size, b_scalar(b, DT_F32, first_size(d)));
 }
@@ -78,7 +81,8 @@ void eight_history_write(EightHistory *h) {
     for (int i = 0; i < h->tensors.len; i++) {
         EightTensor t = h->tensors.data[i];
         if (!is_value(t.var)) continue;
-        ValueId now = b_reshape(&b, largest(&b, t.rows, 0), 0, NULL), in[2];
+        ValueId now = b_reshape(&b, eight_largest(&b, t.rows, 0), 0, NULL),
+                in[2];
         ValueId ok = b1(&b, OP_ISFINITE, now, DT_DEFAULT);
         if (train) ok = b2(&b, OP_AND, ok, applied, DT_DEFAULT);
         in[0] = b_reshape(&b, now, 1, &one);
