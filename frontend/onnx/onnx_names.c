@@ -435,7 +435,8 @@ static Status check_attr(Ox *ox, const OxNode *n, const OxAttr *a) {
     char letter = attr_kind(n->op, a->name);
     const char *name = ox_quote(ox, a->name);
     if (letter == 'n') /* an integer, and in opset 1 a float */
-        letter = a->p->has_f && ox_is_whole(a->p->f) ? 'f' : 'i';
+        letter =
+            n->version == 1 && a->p->has_f && ox_is_whole(a->p->f) ? 'f' : 'i';
     if (!letter) return ox_fail_node(ox, n, "unknown attribute '%s'", name);
     if (!a->p->has_type)
         return ox_fail_node(ox, n, "attribute '%s' has no type", name);

@@ -288,11 +288,14 @@ TEST_CASE(onnx_signature, operands_and_attributes) {
     hostile_refuse(&m, "'axis' is missing");
     hostile_start(&m, "2", "Constant", "");
     hostile_refuse(&m, "exactly one attribute");
-    n = hostile_start(&m, "2,2,2", "LpPool", "x");
-    made_ints(&m, n, "kernel_shape", 1, (int64_t[]){2});
-    made_float(&m, n, "p", 2.5);
-    m.opset.version = 1;
-    hostile_refuse(&m, "'p' must be an integer");
+    static const float p[] = {2.5F, 2}; /* in opset 1 it is a float */
+    for (int i = 0; i < 2; i++) {
+        n = hostile_start(&m, "2,2,2", "LpPool", "x");
+        made_ints(&m, n, "kernel_shape", 1, (int64_t[]){2});
+        made_float(&m, n, "p", p[i]);
+        m.opset.version = i + 1;
+        hostile_refuse(&m, "'p' must be an integer");
+    }
 }
 
 /* The fields of an attribute that may contain its value, as in Constant. */
