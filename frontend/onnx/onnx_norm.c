@@ -222,6 +222,17 @@ static Status over_samples(Ox *ox, ValueId buffer, ValueId *batch) {
     return ox_reduce(ox, OP_REDUCE_MEAN, *batch, &axis, 1, false, batch);
 }
 
+/* The count before the first step; 0 where the file tells none. */
+static Status first_count(Ox *ox, double *count) {
+    const char *text = batches_before(ox->node);
+    *count = text ? strtod(text, NULL) : 0;
+    if (!text || (*text && !text[strspn(text, "0123456789")])) return OK;
+    return ox_fail(ox,
+                   "metadata 'ampc.batches' is '%s', not a number of batches "
+                   "(0 or more); --batchnorm train:momentum does not read it",
+                   ox_quote(ox, text));
+}
+
 /* PyTorch's own buffer counts the batches. */
 static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
                                  ValueId batch, ValueId *out) {
@@ -229,13 +240,14 @@ static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
     const char *dot = strrchr(of, '.');
     Str name =
         internf("%.*snum_batches_tracked", dot ? (int)(dot + 1 - of) : 0, of);
-    const char *before = batches_before(ox->node);
+    double before;
+    TRY(first_count(ox, &before));
     int var = module_find_var(ox->m, name);
     if (var >= 0 && (ox->m->vars.data[var].kind != VAR_BUFFER ||
                      ox->m->vars.data[var].type.i != type_scalar(DT_F32).i))
         return ox_fail(ox, "'%s' does not count batches", ox_quote(ox, name));
-    var = module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL,
-                     before ? fmax(0, strtod(before, NULL)) : 0);
+    var =
+        module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL, before);
     ValueId n = graph_var(ox->g, var), more, part;
     TRY(ox2k(ox, OP_ADD, n, 1, &more));
     if (!pending_write(ox, n))

@@ -127,15 +127,15 @@ TEST_CASE(onnx_batch_norm, a_momentum_that_may_be_none_is_said) {
     }
 }
 
-/* A model whose file says that 3 batches were averaged. */
-static void counted(Made *m) {
+/* A model whose file says how many batches were averaged. */
+static void counted(Made *m, const char *batches) {
     bn_model(m, OPERANDS);
     m->graph.n_node = 0;
     Onnx__NodeProto *n =
         made_node(m, "BatchNormalization", OPERANDS, "y,m2,v2");
     made_int(m, n, "training_mode", 1);
     made_metadata(m, &n->metadata_props, &n->n_metadata_props, "ampc.batches",
-                  "3");
+                  batches);
     m->opset.version = 17;
 }
 
@@ -143,7 +143,7 @@ TEST_CASE(onnx_batch_norm, counts_go_on_from_those_of_the_file) {
     static const int cumulative[] = {-1, 1, 0};
     for (int i = 0; i < 3; i++) {
         Made m;
-        counted(&m);
+        counted(&m, "3");
         m.opt.batchnorm_cumulative = cumulative[i];
         Module *mod = made_import(&m);
         REQUIRE(mod != NULL);
@@ -157,7 +157,7 @@ TEST_CASE(onnx_batch_norm, counts_go_on_from_those_of_the_file) {
 
 TEST_CASE(onnx_batch_norm, a_count_that_is_something_else) {
     Made m;
-    counted(&m);
+    counted(&m, "3");
     made_f32(&m, "bn.num_batches_tracked", "3", 1);
     made_node(&m, "Mul", "y,bn.num_batches_tracked", "z");
     made_output(&m, "z");
@@ -165,6 +165,18 @@ TEST_CASE(onnx_batch_norm, a_count_that_is_something_else) {
     CHECK_HAS(made_message(&m),
               "'bn.num_batches_tracked' does not count batches");
     made_end(&m);
+}
+
+TEST_CASE(onnx_batch_norm, a_count_that_is_no_number) {
+    static const char *const texts[] = {"", "many", "-1", "3.5", "3 "};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        Made m;
+        counted(&m, texts[i]);
+        CHECK(!made_import(&m));
+        CHECK_HAS(made_message(&m), "metadata 'ampc.batches' is '");
+        CHECK_HAS(made_message(&m), "not a number of batches");
+        made_end(&m);
+    }
 }
 
 /* The running variance after one step on x = 0, 1, 2, ...: channel 0 sees
