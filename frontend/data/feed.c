@@ -210,21 +210,30 @@ static Status feed_check_integers(Diag *d, const Feed *f) {
     return OK;
 }
 
+static bool has_shape_of(const Array *a, const ampc_tensor_info *t) {
+    return a->rank == (int)t->rank && (int)t->rank <= AMPC_RANK_LIMIT &&
+           !memcmp(a->dim, t->shape, t->rank * sizeof *a->dim);
+}
+
 /* Number of samples in the file for an input that takes `batch` of them at
    once; -1 if the shapes do not match. If the first axis of an input is k
    times the batch, a sample has k rows, in a file of either layout. If the
-   first axis is not a multiple of the batch, the whole array is passed with
-   each batch. */
+   first axis is not a multiple of the batch, or the input has no elements, the
+   whole array is passed with each batch. */
 static int64_t count_samples(Feed *f, int64_t batch) {
     int64_t elems = (int64_t)(f->want.bytes / elem_bytes(f->want.dtype));
     const Array *a = &f->a;
+    if (elems == 0) {
+        f->per = 0;
+        return has_shape_of(a, &f->want) ? 0 : -1;
+    }
     if (f->want.rank == 0 || batch <= 0 || f->want.shape[0] % batch) {
         f->per = 0;
         return a->count == elems ? 0 : -1;
     }
     int64_t rows = f->want.shape[0] / batch, all;
     f->per = elems / batch;
-    if (a->rank == 0 || f->per == 0) return -1;
+    if (a->rank == 0) return -1;
     if (a->windows) return a->count / f->per;
     int64_t samples = a->dim[0];
     if (samples && a->count / samples != f->per && rows > 1 &&
