@@ -10,10 +10,12 @@
 #include "frontend/onnx/onnx.h"
 #include "ir/fn/fn.h"
 
-/* True for floats that are integers by construction. */
+/* True for floats that are integers by construction; those of f64 are exact
+   sums of integers, through which no gradient passes. */
 static bool is_whole_number(const Ox *ox, ValueId v) {
     const Node *n = ox_def(ox, v, OP_CALL);
-    return n && (is_call(n, "level") || is_call(n, "quantize"));
+    return n && value_dtype(ox->g, v) != DT_F64 &&
+           (is_call(n, "level") || is_call(n, "quantize"));
 }
 
 /* Ops that move elements of their first operand. */
@@ -100,9 +102,27 @@ Status onnx_of_levels(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* True if sums of the products of 8-bit integers may need more digits than f32
+   has; where such integers were rounded from floats, all readers take f32. */
+static Status needs_f64(Ox *ox, bool *yes) {
+    enum { MOST = 1 << 24, LEVELS = 255 };
+    ValueId level[2];
+    Type t = ox_type(ox, ox_in(ox, 0));
+    for (int i = 0; i < 2; i++) TRY(ox_levels(ox, ox_in(ox, i), &level[i]));
+    *yes = t.rank && t.dim[t.rank - 1] > MOST / (LEVELS * LEVELS) &&
+           !is_value(level[0]) && !is_value(level[1]);
+    return OK;
+}
+
 Status onnx_integer_product(Ox *ox) {
     ValueId in[4], y;
-    for (int i = 0; i < 4; i++) TRY(ox_numbers(ox, ox_in(ox, i), &in[i]));
+    bool wide;
+    TRY(needs_f64(ox, &wide));
+    for (int i = 0; i < 4; i++) {
+        ValueId v = ox_in(ox, i);
+        TRY(wide && is_value(v) ? ox_cast(ox, v, DT_F64, false, &in[i])
+                                : ox_numbers(ox, v, &in[i]));
+    }
     TRY(ox_call(ox, "q_product", in, 4, NULL, 0, 1, &y));
     TRY(ox_whole(ox, y, DT_I32, &y));
     return ox_out(ox, 0, y);

@@ -394,8 +394,12 @@ Status onnx_matmul(Ox *ox) {
         return ox_fail(ox, "operands must not be scalars");
     if (ta.rank == 1) TRY(ox_reshape(ox, a, 2, (int64_t[]){1, ta.dim[0]}, &a));
     if (tb.rank == 1) TRY(ox_reshape(ox, b, 2, (int64_t[]){tb.dim[0], 1}, &b));
-    TRY(merge_scales(ox, &a, &b));
-    TRY(math_product(ox, a, b, false, false, &y));
+    if (dtype_is_int(ta.dtype)) {
+        TRY(ox_call(ox, "whole_matmul", (ValueId[]){a, b}, 2, NULL, 0, 1, &y));
+    } else {
+        TRY(merge_scales(ox, &a, &b));
+        TRY(math_product(ox, a, b, false, false, &y));
+    }
     Type ty = ox_type(ox, y);
     int64_t dim[MAX_RANK];
     int rank = 0;
