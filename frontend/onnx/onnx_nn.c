@@ -314,7 +314,7 @@ Status onnx_max_pool(Ox *ox) {
     ValueId x = ox_in(ox, 0), out[2], idx, level = NO_VALUE;
     Window w;
     int64_t sizes[MAX_SPATIAL];
-    Attr attr[5];
+    Attr attr[6];
     DType d = ox_type(ox, x).dtype;
     TRY(read_pool(ox, x, &w, sizes, attr));
     if (!dtype_is_float(d)) {
@@ -331,11 +331,10 @@ Status onnx_max_pool(Ox *ox) {
         TRY(ox_cast(ox, out[0], d, false, &out[0]));
     TRY(ox_out(ox, 0, out[0]));
     if (!ox_has_out(ox, 1)) return OK;
-    if (ox_int(ox, "storage_order", 0))
-        return ox_fail(ox, "indices with storage_order=1 are not supported");
     Type t = ox_type(ox, x);
     attr[4] = attr_v(AK_shape, t.dim, t.rank); /* instead of sizes */
-    TRY(ox_call(ox, "pool_positions", &out[1], 1, attr, 5, 1, &idx));
+    attr[5] = attr_named_i("by_columns", ox_int(ox, "storage_order", 0) != 0);
+    TRY(ox_call(ox, "pool_positions", &out[1], 1, attr, 6, 1, &idx));
     return ox_out(ox, 1, idx);
 }
 

@@ -90,7 +90,12 @@ TEST_CASE(onnx_bounds, windows) {
         {13, "f32[1,2,3,4]",
          "MaxPool(a)>z,y kernel_shape=[1,1] "
          "storage_order=1",
-         "storage_order=1 are not"},
+         "=i64[1,2,3,4] 0 3 6 9 1 4 7 10 2 5 8 11 12 15 18 21 13 16 19 22 14 "
+         "17 20 23"},
+        {13, "f32{1,5,2,4,3} i64{1,1,5}",
+         "Reshape(a,b)>c;MaxPool(c)>m,i kernel_shape=[3];"
+         "MaxUnpool(m,i)>y kernel_shape=[3]",
+         "=f32[1,1,5] 0 5 0 4 0"},
         {13, "f32[1,2]", "GlobalAveragePool(a)>y", "=f32[1,2]"},
         {13, "f32[1,2,5]", "GlobalAveragePool(a)>y", "=f32[1,2,1]"},
         {13, "f32[2]", "GlobalAveragePool(a)>y", "an operand of rank 1"}};
