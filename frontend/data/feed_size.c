@@ -150,11 +150,23 @@ static bool is_sized(const FeedSizes *s, const SizedInput *in, int axis) {
     return false;
 }
 
+/* True if a sample of the file has a size of the module. */
+static bool is_one_of_sizes(const FeedSizes *s, const SizedInput *in,
+                            const Array *a) {
+    for (int k = 0; k < s->n; k++) {
+        bool same = true;
+        for (int i = 1; i < a->rank; i++) same &= a->dim[i] == in->at[k][i];
+        if (same) return true;
+    }
+    return false;
+}
+
 void feed_sizes_shrink(const FeedSet *fs, Feed *f) {
     const FeedSizes *s = fs->sizes;
     ampc_tensor_info t = f->want;
     const SizedInput *in = s ? &s->input[f - fs->feed] : NULL;
-    if (!s || !in->pads || f->a.windows || f->a.rank != t.rank) return;
+    if (!s || f->a.windows || f->a.rank != t.rank) return;
+    if (!in->pads && !is_one_of_sizes(s, in, &f->a)) return;
     for (int i = 1; i < t.rank; i++) {
         if (f->a.dim[i] == t.shape[i]) continue;
         if (f->a.dim[i] > t.shape[i] || f->a.dim[i] < 1 || !is_sized(s, in, i))
@@ -175,7 +187,7 @@ const char *feed_sizes_hint(const FeedSet *fs, const Feed *f) {
     }
     if (!sized) return "";
     if (over) return "; a larger size of --dim, or shorter samples, would fit";
-    return in->pads ? "" : "; shorter samples need a value of --pad";
+    return in->pads ? "" : "; other sizes need a value of --pad";
 }
 
 int feed_sizes_count(const FeedSet *fs) { return fs->sizes ? fs->sizes->n : 1; }

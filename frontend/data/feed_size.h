@@ -15,7 +15,8 @@ Status feed_sizes_open(Diag *d, const ampc_api *api, FeedSet *fs,
                        uint32_t first, uint32_t n);
 /* "; --pad ..", what a file that fits no size can do; "": there is one size. */
 const char *feed_sizes_hint(const FeedSet *fs, const Feed *f);
-/* Takes a file with shorter axes, if the input has a value of --pad. */
+/* Takes a file of a smaller size of the module, and of any shorter axes if the
+   input has a value of --pad. */
 void feed_sizes_shrink(const FeedSet *fs, Feed *f);
 /* Cuts the batch, of n samples; fs->whole: gives it its shapes alone. */
 void feed_sizes_cut(FeedSet *fs, int64_t n);

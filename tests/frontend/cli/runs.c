@@ -65,6 +65,70 @@ TEST_CASE(cli, runs_sentences_of_several_sizes) {
               "run s1.so " SENTENCE_FEED "--sort-by-length");
 }
 
+/* Images of zeros to n - 1, as many as 4 times the size. */
+static void put_images(const char *name, int height, int width) {
+    enum { SAMPLES = 4, HEAD = 128 };
+    char file[HEAD + 4096] = "\x93NUMPY\1";
+    int n = SAMPLES * height * width;
+    int used = snprintf(file + 10, HEAD - 10,
+                        "{'descr': '<f4', 'fortran_order': False, 'shape': "
+                        "(%d, 1, %d, %d)}",
+                        SAMPLES, height, width);
+    memset(file + 10 + used, ' ', (size_t)(HEAD - 11 - used));
+    file[HEAD - 1] = '\n';
+    file[8] = HEAD - 10;
+    for (int i = 0; i < n; i++) {
+        float x = (float)(i % 7) / 7;
+        memcpy(file + HEAD + (size_t)i * sizeof x, &x, sizeof x);
+    }
+    REQUIRE(test_write_file(test_tmp(name), file,
+                            HEAD + (size_t)n * sizeof(float)));
+}
+
+/* Without --pad a file trains that has one of the sizes, with the losses of a
+   module that has only this one. */
+TEST_CASE(cli, images_of_several_sizes) {
+    static const struct {
+        const char *dims, *module;
+    } modules[] = {{"--dim 'H=4|8' --dim 'W=6|12'", "i.so"},
+                   {"--dim H=4 --dim W=6", "i46.so"},
+                   {"--dim H=8 --dim W=6", "i86.so"}};
+    static const char text[] =
+        "dim B = 2\ndim H\ndim W\nmodel m(x: f32[B,1,H,W]) {\n"
+        "  h = relu(BatchNorm(Conv2d(x, channels=3, size=3, pad=1)))\n"
+        "  return y = Linear(reduce_mean(h, axes=[2,3], keepdims=0), "
+        "units=2)\n}\n";
+    char words[400];
+    REQUIRE(test_write_file(test_tmp("i.amp"), text, strlen(text)) &&
+            test_write_file(test_tmp("it.csv"), "0\n1\n1\n0\n", 8));
+    for (int i = 0; i < 3; i++) {
+        snprintf(words, sizeof words,
+                 "i.amp -o %s %s --loss cross_entropy --precision fp32 "
+                 "--optimizer sgd,lr=1 --target cpu:x86-64-v2",
+                 modules[i].module, modules[i].dims);
+        cli_check(0, "", words);
+    }
+    for (int i = 1; i < 3; i++) {
+        double one[8], some[8];
+        put_images("i.npy", 4 * i, 6);
+        snprintf(
+            words, sizeof words,
+            "run %s --feed x=i.npy --feed target=it.csv --epochs 2 --quiet "
+            "--log one.jsonl",
+            modules[i].module);
+        cli_check(0, "", words);
+        cli_check(0, "",
+                  "run i.so --feed x=i.npy --feed target=it.csv --epochs 2 "
+                  "--quiet --log some.jsonl --eval");
+        int n = log_losses("one.jsonl", one);
+        REQUIRE(n >= 4 && log_losses("some.jsonl", some) >= n);
+        for (int k = 0; k < 2; k++) CHECK_NEAR(some[k], one[k], 1e-6);
+    }
+    put_images("i.npy", 4, 8);
+    cli_check(1, "differ; other sizes need a value of --pad",
+              "run i.so --feed x=i.npy --feed target=it.csv");
+}
+
 /* Names of dimensions have any length; --feed and `ampc data` say what a file
    that fits no size lacks. */
 TEST_CASE(cli, sizes_of_long_names) {
@@ -96,7 +160,7 @@ TEST_CASE(cli, sizes_of_long_names) {
     cli_check(0, "for x i64[2,4]: fits: 2 samples", "data short.csv l.so");
     cli_check(1, "for k i64[2,4]: no: i64[2,3] does not fit",
               "data k=short.csv l.so");
-    cli_check(1, "differ; shorter samples need a value of --pad",
+    cli_check(1, "differ; other sizes need a value of --pad",
               "data k=short.csv l.so");
     cli_check(1,
               "differ; a larger size of --dim, or shorter samples, would fit",
