@@ -223,9 +223,20 @@ void kp_loop_outside(Nest *n, const KLoop *l) {
     kp_nest(n);
 }
 
+/* What a store of dtype d stores. On a GPU one instruction rounds to 8 bits: of
+   a value rounded before, the unrounded one, if it is at hand. */
+static int stored_operand(const KPrint *p, const KInst *in, DType d) {
+    const KInst *x = kinst_at(p->k, in->in[0]);
+    bool early = p->block && x->op == K_ROUND && x->dtype == d &&
+                 dtype_info[d].bytes == 1 && x->type == KT_F32 &&
+                 x->keep == KEEP_NOT && x->full;
+    return early ? x->in[0] : in->in[0];
+}
+
 void kp_store(KPrint *p, int id, const char *place) {
     const KInst *in = kinst_at(p->k, id);
     DType d = p->k->bufs.data[in->buf].dtype;
+    int operand = stored_operand(p, in, d);
     bool piece = p->piece && p->piece[id];
     kp_text(p, "%s", "");
     if (piece && p->in_order && !p->lane && dtype_info[d].shuffled) {
@@ -245,13 +256,13 @@ void kp_store(KPrint *p, int id, const char *place) {
         sb_puts(p->sb, "(");
     else if (dtype_is_low(d))
         sb_printf(p->sb, "%s_%s(",
-                  kinst_at(p->k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
+                  kinst_at(p->k, operand)->fits >> d & 1 ? "EXACT" : "F32_TO",
                   dtype_info[d].macro);
     else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
         sb_printf(p->sb, "(%s)(", dtype_info[d].c);
     else
         sb_puts(p->sb, "(");
-    sb_put_operand(p->sb, p->k, in->in[0]);
+    sb_put_operand(p->sb, p->k, operand);
     sb_puts(p->sb, ");\n");
 }
 

@@ -87,6 +87,10 @@ typedef unsigned long long uint64_t;
 #if __CUDA_ARCH__ >= 800
 #define KM_GPU_8
 #endif
+/* 8.9 and later: one rounds to 8 bits. */
+#if __CUDA_ARCH__ >= 890
+#define KM_GPU_89
+#endif
 #endif
 
 /* ---- bits ---------------------------------------------------------------- */

@@ -87,14 +87,48 @@ KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 
 /* Less its last exponent, f8e4m3 is f16 of 256 times less; f8e5m2 is the upper
    half of f16. */
+KM_INLINE float F8E5M2_TO_F32(uint8_t h) {
+    return F16_TO_F32((uint16_t)((uint32_t)h << 8));
+}
+
+#ifdef KM_GPU_89
+/* The same values, except the bits of NaN: the instructions make the largest
+   number of what exceeds it, which is NaN or infinity here. */
+KM_INLINE float F8E4M3_TO_F32(uint8_t h) {
+    uint32_t two;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two) : "h"((uint16_t)h));
+    return F16_TO_F32((uint16_t)two);
+}
+KM_INLINE uint8_t F32_TO_F8E4M3(float f) {
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(two)
+        : "f"(0.0f), "f"(f));
+    bool over = km_float(km_bits(f) & 0x7fffffffu) > 464.0f;
+    return over ? 0x7f : (uint8_t)two;
+}
+KM_INLINE uint8_t F32_TO_F8E5M2(float f) {
+    uint16_t two;
+    uint32_t u = km_bits(f);
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;"
+        : "=h"(two)
+        : "f"(0.0f), "f"(f));
+    bool over = km_float(u & 0x7fffffffu) > 61439.996f;
+    return over ? (uint8_t)(0x7cu | (u >> 24 & 0x80u)) : (uint8_t)two;
+}
+KM_INLINE float ROUND_F8E4M3(float f) {
+    return F8E4M3_TO_F32(F32_TO_F8E4M3(f));
+}
+KM_INLINE float ROUND_F8E5M2(float f) {
+    return F8E5M2_TO_F32(F32_TO_F8E5M2(f));
+}
+KM_INLINE uint8_t EXACT_F8E4M3(float f) { return F32_TO_F8E4M3(f); }
+KM_INLINE uint8_t EXACT_F8E5M2(float f) { return F32_TO_F8E5M2(f); }
+#else
 KM_INLINE float F8E4M3_TO_F32(uint8_t h) {
     uint32_t u = h;
     float r = F16_TO_F32((uint16_t)((u & 0x80u) << 8 | (u & 0x7fu) << 7)) * 256;
     return (u & 0x7fu) == 0x7fu ? NAN : r;
-}
-
-KM_INLINE float F8E5M2_TO_F32(uint8_t h) {
-    return F16_TO_F32((uint16_t)((uint32_t)h << 8));
 }
 
 /* As ROUND_F16, for exponents from `least` on and `stored` bits; what exceeds
@@ -139,6 +173,7 @@ KM_INLINE uint8_t EXACT_F8E5M2(float f) { return km_exact8(f, 2, -14, 0x7c); }
 KM_INLINE uint8_t F32_TO_F8E5M2(float f) {
     return EXACT_F8E5M2(ROUND_F8E5M2(f));
 }
+#endif
 
 KM_INLINE float E8M0_TO_F32(uint8_t h) {
     uint32_t u = (uint32_t)h << 23;

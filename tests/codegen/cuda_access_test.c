@@ -72,8 +72,8 @@ static Unit unit_new(void) {
     return u;
 }
 
-static const char *unit_ptx(Unit *u) {
-    static const char *const arch[] = {"compute_80"};
+static const char *unit_ptx_for(Unit *u, const char *gpu) {
+    const char *const arch[] = {gpu};
     Diag d = {0};
     CudaBuild b = {0};
     CudaUnit unit = {u->text.data, u->text.len};
@@ -81,6 +81,8 @@ static const char *unit_ptx(Unit *u) {
         FAIL("%s", d.text.data);
     return b.image[0].data;
 }
+
+static const char *unit_ptx(Unit *u) { return unit_ptx_for(u, "compute_80"); }
 
 static void unit_free(Unit *u) {
     sb_free(&u->text);
@@ -178,20 +180,29 @@ static const struct {
          "%y = reduce_sum %d {axes=[1]} : f32[264,1,1024]",
          "%y, %d"),
      "16", "16 4"},
+    {"codes in both layouts",
+     "graph g(%a: bf16[96,1024]) on cuda { group row { "
+     "%m = reduce_max %a {axes=[1]} : f32[96,1] "
+     "%c = cast %a : f8e4m3[96,1024] "
+     "%t = transpose %c {perm=[1,0]} : f8e4m3[1024,96] } return %m, %c, %t }",
+     "16", "16 4"},
 };
 
-static void form_check(int i) {
-    Unit u = unit_new();
+static const Kernel *put_graph(Unit *u, const char *graph) {
     Diag d = {0};
     Module *m = NULL;
     LoweredStep *steps;
-    KernelSet *ks = kernel_set_new(u.a, TARGET_CUDA, GPU_BLOCK_SHARED);
-    if (parse_module(u.a, &d, "test.amp", forms[i].graph,
-                     strlen(forms[i].graph), &m) != OK ||
+    KernelSet *ks = kernel_set_new(u->a, TARGET_CUDA, GPU_BLOCK_SHARED);
+    if (parse_module(u->a, &d, "test.amp", graph, strlen(graph), &m) != OK ||
         lower_graph(m->graphs.data[0], ks, &d, &steps) != OK)
         FAIL("%s", d.text.data);
-    const Kernel *k = steps[0].kernel;
-    print_cuda_kernel(k, false, &u.text);
+    print_cuda_kernel(steps[0].kernel, false, &u->text);
+    return steps[0].kernel;
+}
+
+static void form_check(int i) {
+    Unit u = unit_new();
+    const Kernel *k = put_graph(&u, forms[i].graph);
     const char *ptx = unit_ptx(&u);
     check_widths(ptx, "k0", forms[i].what, forms[i].loads, forms[i].stores);
     if (kernel_column_sums(k))
@@ -201,6 +212,34 @@ static void form_check(int i) {
 
 TEST_CASE(cuda_access, forms) {
     for (int i = 0; i < (int)(sizeof forms / sizeof *forms); i++) form_check(i);
+}
+
+static int times_in(const char *text, const char *what) {
+    int n = 0;
+    while ((text = strstr(text, what))) n++, text++;
+    return n;
+}
+
+/* GPUs from 8.9 on round to 8 bits, and read 8 bits, by one instruction. */
+TEST_CASE(cuda_access, codes_are_rounded_by_one_instruction) {
+    static const struct {
+        const char *gpu;
+        bool one;
+    } gpus[] = {{"compute_80", false}, {"compute_89", true}};
+    for (int i = 0; i < 2; i++) {
+        Unit u = unit_new();
+        put_graph(&u, ROW("%a: f32[1024,3], %b: f8e4m3[1024,3]",
+                          "%w = cast %b : f32[1024,3] %d = mul %a, %w "
+                          "%y = cast %d : f8e4m3[1024,3] "
+                          "%r = reduce_max %a {axes=[1]} : f32[1024,1]",
+                          "%y, %r"));
+        const char *ptx = unit_ptx_for(&u, gpus[i].gpu);
+        int rounds = times_in(ptx, "cvt.rn.satfinite.e4m3x2.f32"),
+            widens = times_in(ptx, "cvt.rn.f16x2.e4m3x2");
+        CHECK_MSG((rounds > 0) == gpus[i].one && rounds == widens,
+                  "%s: %d round, %d widen", gpus[i].gpu, rounds, widens);
+        unit_free(&u);
+    }
 }
 
 /* ---- routines ------------------------------------------------------------ */
