@@ -39,8 +39,12 @@ typedef unsigned long long uint64_t;
 
 #else
 
-#include <math.h>
 #include <stdint.h>
+#if defined KM_KERNELS && defined __GNUC__ && !defined AMPC_PORTABLE
+#include "kmath_libm.h" /* is read in a tenth of math.h's time */
+#else
+#include <math.h>
+#endif
 
 #define KM_INLINE static inline __attribute__((always_inline, unused, const))
 
