@@ -91,19 +91,47 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
    all levels use the kernels of the lowest level. Those with an exponential or
    another long function are not among them: their last bits depend on the level
    (km_fma), and a level's bits do not depend on a module's other levels. */
-typedef enum KernelTexts {
+bool kernel_is_small(const Kernel *k);
+
+/* share_c.c: a kernel as a function in C. */
+typedef struct KernelText {
+    const Kernel *kernel;
+    bool small;
+    const char *text;               /* after the function's head */
+    VEC(const char *) sizes;        /* its table; each begins with its kind */
+    uint64_t hash;                  /* of the text */
+    const struct KernelText *first; /* the first one with that text */
+} KernelText;
+
+typedef struct KernelTexts {
+    VEC(KernelText) list;
+    int kernels; /* those after them are epilogues */
+} KernelTexts;
+
+KernelTexts *kernel_texts(Arena *a, const KernelSet *ks);
+const KernelText *kernel_text(const KernelTexts *all, bool epilogue, int i);
+
+/* A text: number `part` of the `parts` that those kernels are in. All kernels
+   have comments, to be read. */
+typedef enum KernelKinds {
     KERNELS_LARGE,
     KERNELS_SMALL,
     KERNELS_ALL
-} KernelTexts;
-bool kernel_is_small(const Kernel *k);
-/* share_c.c: C source of the kernels of a set; `prefix` starts every function
-   name (prefix + "k12", prefix + "e3"), `tables` the names of the tables that
-   they read (tables + "k12_size").  Includes nothing but "kmath.h". */
-void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
-                     const char *tables, KernelTexts which);
-/* Those tables; the text includes "kmath.h", too. */
-void print_c_sizes(const KernelSet *ks, StrBuf *sb, const char *tables);
+} KernelKinds;
+typedef struct KernelPart {
+    KernelKinds kinds;
+    int part, parts;
+} KernelPart;
+
+/* Prints the functions of a part and returns their number; `prefix` starts
+   every name. The text includes nothing but "kmath.h". */
+int print_c_kernels(const KernelTexts *all, StrBuf *sb, const char *prefix,
+                    KernelPart part);
+/* The tables; the text includes "kmath_size.h". */
+void print_c_sizes(const KernelTexts *all, StrBuf *sb, const char *prefix);
+/* The name of a function, of a table (0: there is none), without a prefix. */
+void sb_put_kernel_name(StrBuf *sb, const KernelText *t);
+void sb_put_kernel_table(StrBuf *sb, const KernelText *t);
 
 /* emit_plan.c: programs to tables, as C source defining `const AmpcModule
    ampc_plan` and the exported symbol; weights to a blob. */

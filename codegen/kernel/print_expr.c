@@ -56,6 +56,8 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
         sb_printf(sb, "v%d", id);
     else if (in->type == KT_F32 || in->type == KT_F64)
         put_expr_float(sb, k, in->f, in->type == KT_F64);
+    else if (k->marks && in->i >= LEAST_SIZE)
+        sb_put_size(sb, k, 'i', in->i);
     else
         put_int(sb, in->i);
 }

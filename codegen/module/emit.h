@@ -44,8 +44,8 @@ typedef struct EmitStep {
 } EmitStep;
 
 typedef struct PlanSource {
-    StrBuf text;        /* plan.c; freed by the caller */
-    KernelSet *kernels; /* for the CPU; NULL: no code for it */
+    StrBuf text;          /* plan.c; freed by the caller */
+    KernelTexts *kernels; /* for the CPU; NULL: no code for it */
     VEC(WeightPiece) weights;
     int64_t weight_bytes;
     StrBuf index; /* position of each model variable in the weights, as header

@@ -572,7 +572,8 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
     TRY(check_products(m, opt, d));
     add_variables(&e);
     TRY(add_programs(&e));
-    out->kernels = e.target[TARGET_CPU].kernels;
+    if (e.target[TARGET_CPU].kernels)
+        out->kernels = kernel_texts(a, e.target[TARGET_CPU].kernels);
     if (out->cuda) {
         out->cuda->archs = cuda_archs(opt, a);
         cuda_units(a, out->cuda);

@@ -46,6 +46,7 @@ typedef struct EmitSo {
     const char *role;   /* the kind of text that is being written; NULL:
                            internal */
     PlanSource src;
+    VEC(CcJob) jobs;
     OutFile module, weights;
 } EmitSo;
 
@@ -81,11 +82,12 @@ static Status no_temporary(EmitSo *e, const char *why) {
 
 /* ---- sources ------------------------------------------------------------- */
 
+/* *n: number of functions; a text without functions is not written. */
 static Status put_kernels(EmitSo *e, const char *dir, const char *name,
-                          const IsaLevel *l, KernelTexts which) {
+                          const IsaLevel *l, KernelPart part, int *n) {
     StrBuf sb = {0};
-    print_c_kernels(e->src.kernels, &sb, l->prefix, "", which);
-    Status s = put_so_text(e, dir, name, sb.data ? sb.data : "", sb.len);
+    *n = print_c_kernels(e->src.kernels, &sb, l->prefix, part);
+    Status s = *n ? put_so_text(e, dir, name, sb.data, sb.len) : OK;
     sb_free(&sb);
     return s;
 }
@@ -113,11 +115,12 @@ static Status put_readable(EmitSo *e) {
         TRY(file_folder(e->d, dir, e->opt->guard, e->role));
         TRY(put_headers(e, dir));
         const IsaLevel *l = isa_levels;
+        int n;
         while (l->isa && !isa_compiled(e->opt, l)) l++;
         if (l->isa)
             TRY(put_kernels(e, dir,
                             arena_printf(e->a, "%skernels.c", l->prefix), l,
-                            KERNELS_ALL));
+                            (KernelPart){KERNELS_ALL, 0, 1}, &n));
         TRY(put_so_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
     }
     if (!(dir = e->opt->emit_cuda)) return OK;
@@ -135,18 +138,47 @@ static Status put_readable(EmitSo *e) {
     return OK;
 }
 
+/* Writes kernels of a level, in files that begin with `name`, and adds the jobs
+   that compile them. */
+static Status put_kernel_parts(EmitSo *e, const IsaLevel *l, const char *name,
+                               KernelKinds kinds, int parts) {
+    for (KernelPart p = {kinds, 0, parts}; p.part < parts; p.part++) {
+        char *base = arena_printf(e->a, "%skernels%d", name, p.part);
+        CcJob j = {.arch = isa_arch(e->opt),
+                   .source = arena_printf(e->a, "%s.c", base),
+                   .object = arena_printf(e->a, "%s.o", base),
+                   .log = arena_printf(e->a, "%s.log", base)};
+        int n;
+        TRY(put_kernels(e, e->dir, j.source, l, p, &n));
+        if (n == 0) continue;
+        j.words = arena_printf(
+            e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s %s -o %s",
+            e->opt->quick ? KERNEL_QUICK : "", l->flags, j.source, j.object);
+        vec_push(e->a, &e->jobs, j);
+    }
+    return OK;
+}
+
+/* Levels are compiled side by side. A single one is in two parts, so that two
+   cores compile it. */
+static Status put_all_parts(EmitSo *e) {
+    int n = 0;
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        n += isa_compiled(e->opt, l);
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (isa_compiled(e->opt, l))
+            TRY(put_kernel_parts(e, l, l->prefix, KERNELS_LARGE,
+                                 n > 1 ? 1 : 2));
+    return n ? put_kernel_parts(e, isa_least(e->opt), "small_", KERNELS_SMALL,
+                                1)
+             : OK;
+}
+
 static Status put_inputs(EmitSo *e) {
     char *map =
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));
-    for (const IsaLevel *l = isa_levels; l->isa; l++)
-        if (isa_compiled(e->opt, l))
-            TRY(put_kernels(e, e->dir,
-                            arena_printf(e->a, "%skernels.c", l->prefix), l,
-                            KERNELS_LARGE));
-    if (e->src.kernels)
-        TRY(put_kernels(e, e->dir, "small_kernels.c", isa_least(e->opt),
-                        KERNELS_SMALL));
+    TRY(put_all_parts(e));
     TRY(put_so_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
     TRY(put_so_text(e, e->dir, "exports.map", map, strlen(map)));
     if (!isa_is_here(isa_arch(e->opt))) return OK;
@@ -174,44 +206,28 @@ static Status put_sources(EmitSo *e) {
 
 /* ---- compile and link ---------------------------------------------------- */
 
-/* name: what comes before "kernels.c". */
-static CcJob kernels_job(EmitSo *e, const char *name, const IsaLevel *l) {
-    CcJob j = {.arch = isa_arch(e->opt),
-               .source = arena_printf(e->a, "%skernels.c", name),
-               .object = arena_printf(e->a, "%skernels.o", name),
-               .log = arena_printf(e->a, "%slog", name)};
-    j.words = arena_printf(e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s %s -o %s",
-                           e->opt->quick ? KERNEL_QUICK : "", l->flags,
-                           j.source, j.object);
-    return j;
-}
-
 /* NVRTC runs on threads of this process, concurrently with the C compilers. */
 static Status compile_all(EmitSo *e) {
     CudaSource *c = e->src.cuda;
-    CcJob jobs[8] = {0};
-    int n = 0;
     char *objects = "plan.o";
     const char *arch = isa_arch(e->opt);
     bool is_object = emit_is_object(e->in->path);
-    for (const IsaLevel *l = isa_levels; l->isa; l++)
-        if (isa_compiled(e->opt, l)) jobs[n++] = kernels_job(e, l->prefix, l);
-    if (n) jobs[n++] = kernels_job(e, "small_", isa_least(e->opt));
-    for (int i = 0; i < n; i++)
-        objects = arena_printf(e->a, "%s %s", objects, jobs[i].object);
-    jobs[n++] = (CcJob){.arch = arch,
-                        .words = CC_PLAN " plan.c -o plan.o",
-                        .source = "plan.c",
-                        .object = "plan.o",
-                        .log = "plan.log"};
+    CcJob plan = {.arch = arch,
+                  .words = CC_PLAN " plan.c -o plan.o",
+                  .source = "plan.c",
+                  .object = "plan.o",
+                  .log = "plan.log"};
+    for (int i = 0; i < e->jobs.len; i++)
+        objects = arena_printf(e->a, "%s %s", objects, e->jobs.data[i].object);
+    vec_push(e->a, &e->jobs, plan);
     doing(c && c->archs.len ? "compiling kernels for the CPU and the GPU"
                             : "compiling kernels");
-    cc_start(e->a, e->cache, e->dir, jobs, n);
+    cc_start(e->a, e->cache, e->dir, e->jobs.data, e->jobs.len);
     Status cuda = OK;
     if (c && c->archs.len)
         cuda = nvrtc_build(e->d, e->a, e->cache, c->units.data, c->units.len,
                            c->archs.data, c->archs.len, &c->build);
-    TRY(cc_wait(e->d, e->a, e->cache, e->dir, jobs, n));
+    TRY(cc_wait(e->d, e->a, e->cache, e->dir, e->jobs.data, e->jobs.len));
     TRY(cuda);
     if (!isa_is_here(arch))
         TRY(emit_runtime(e->opt, e->d, e->a, e->cache, e->dir, is_object));

@@ -136,7 +136,8 @@ static void put_initial(StrBuf *sb, Arena *a, const PlanSource *src) {
 /* kmath.h chooses gcc's optimisations for what follows. */
 static void put_kernels(Text *t, const PlanSource *src, const IsaLevel *l) {
     StrBuf own = {0};
-    print_c_kernels(src->kernels, &own, l->prefix, "", KERNELS_ALL);
+    print_c_kernels(src->kernels, &own, l->prefix,
+                    (KernelPart){KERNELS_ALL, 0, 1});
     const char *kernels = own.data ? strstr(own.data, "\"kmath.h\"\n") : NULL;
     sb_puts(t->sb, "\n/* ==== kernels */\n"
                    "#if !defined __clang__\n#pragma GCC push_options\n#endif\n"

@@ -182,24 +182,31 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 /* ---- kernels of each level ----------------------------------------------- */
 
 static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
-    const KernelSet *ks = e->target[TARGET_CPU].kernels;
-    static const char *const type[] = {"PlanKernelFn", "PlanEpilogueFn"};
+    static const char *const type[] = {"PlanKernel", "PlanEpilogue"};
     static const char *const what[] = {"kernels", "epilogues"};
+    const KernelTexts *all = e->out->kernels;
+    StrBuf table[2] = {{0}};
     sb_puts(sb, "\n");
-    for (int ep = 0; ep < 2; ep++) {
-        int n = kernel_set_count(ks, ep);
-        const char **of = NEW_ARRAY(e->a, const char *, n + 1);
-        for (int i = 0; i < n; i++) {
-            bool small = kernel_is_small(kernel_set_get(ks, ep, i));
-            of[i] = (small ? isa_least(e->opt) : l)->prefix;
-            sb_printf(sb, "%s %s%c%d;\n", type[ep], of[i], "ke"[ep], i);
+    for (int i = 0; i < all->list.len; i++) {
+        const KernelText *t = &all->list.data[i];
+        const char *prefix = (t->small ? isa_least(e->opt) : l)->prefix;
+        bool ep = i >= all->kernels;
+        StrBuf *to = &table[ep];
+        if (t->first == t) {
+            sb_printf(sb, "%sFn %s", type[ep], prefix);
+            sb_put_kernel_name(sb, t);
+            sb_puts(sb, ";\n");
         }
-        sb_printf(sb, "static %s *const %s%s[] = {", type[ep], l->prefix,
-                  what[ep]);
-        for (int i = 0; i < n; i++)
-            sb_printf(sb, "%s%s%c%d,", i % 8 ? " " : "\n    ", of[i], "ke"[ep],
-                      i);
-        sb_puts(sb, "\n    0};\n");
+        sb_printf(to, "    {%s", prefix);
+        sb_put_kernel_name(to, t);
+        sb_puts(to, ", ");
+        sb_put_kernel_table(to, t);
+        sb_puts(to, "},\n");
+    }
+    for (int ep = 0; ep < 2; ep++) {
+        sb_printf(sb, "static const %s %s%s[] = {\n%s    {0}};\n", type[ep],
+                  l->prefix, what[ep], table[ep].data ? table[ep].data : "");
+        sb_free(&table[ep]);
     }
 }
 
@@ -373,8 +380,7 @@ void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
     put_programs(sb, e);
     for (int i = 0; i < NUM_TARGETS; i++)
         if (e->target[i].runs.len) put_target(sb, e, &e->target[i]);
-    if (e->target[TARGET_CPU].kernels)
-        print_c_sizes(e->target[TARGET_CPU].kernels, sb, "");
+    if (e->out->kernels) print_c_sizes(e->out->kernels, sb, "");
     int nisa = put_levels(sb, e);
     bool cuda = e->out->cuda && e->out->cuda->archs.len;
     NvrtcFacts f;

@@ -185,8 +185,8 @@ static void chlast_store(const ChlastRun *r, const float *from, int64_t ld,
         len = min64((image + 1) * r->results, first + n) - i;
         image += r->image0;
         if (c->ep && c->ep->fn) {
-            c->ep->fn(c->ep->buf, from, ld, image, channel, place[i], channels,
-                      len);
+            c->ep->fn(c->ep->buf, c->ep->table, from, ld, image, channel,
+                      place[i], channels, len);
             continue;
         }
         int64_t to = (image * p->m + channel) * size;

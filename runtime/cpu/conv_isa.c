@@ -174,7 +174,8 @@ static void conv_finish_fwd(const ConvRun *r, const ConvJob *j, int64_t m0,
     if (width != p->vw) acc -= (m - 1) * p->ld;
     int64_t channel = j->group * p->m + m0;
     if (r->ep && r->ep->fn) {
-        r->ep->fn(r->ep->buf, acc, p->ld, j->image, channel, col, m, cols);
+        r->ep->fn(r->ep->buf, r->ep->table, acc, p->ld, j->image, channel, col,
+                  m, cols);
         return;
     }
     int64_t to = (j->image * p->group * p->m + channel) * size + col;

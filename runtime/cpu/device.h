@@ -21,7 +21,7 @@ typedef struct Kept {
 /* One step with its operands resolved. */
 typedef struct BoundStep {
     uint32_t kind, lib;
-    PlanKernelFn *kernel;
+    PlanKernel kernel;
     void **buf;
     const int64_t *par;
     int64_t units, grain;

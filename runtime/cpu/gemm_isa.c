@@ -65,7 +65,8 @@ void ISA(gemm_store)(const GemmRun *r, const float *acc, int64_t ld,
                      int64_t batch, int64_t row, int64_t col, int64_t rows,
                      int64_t cols) {
     if (r->ep && r->ep->fn) {
-        r->ep->fn(r->ep->buf, acc, ld, batch, row, col, rows, cols);
+        r->ep->fn(r->ep->buf, r->ep->table, acc, ld, batch, row, col, rows,
+                  cols);
         return;
     }
     int64_t to = (batch * r->g->m + row) * r->g->n + col;

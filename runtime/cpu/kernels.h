@@ -70,6 +70,7 @@ typedef struct CpuPool {
    `out`, in the layout of the routine's result. */
 typedef struct CpuEpilogue {
     PlanEpilogueFn *fn;
+    const void *table;
     void *const *buf;
     const CpuPool *pool; /* CONV_FWD; NULL: none                            */
 } CpuEpilogue;

@@ -70,10 +70,8 @@ typedef unsigned long long uint64_t;
    unrolled into registers. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define KM_CALLED static __attribute__((noinline, unused, optimize("O3")))
-#define KM_SHARED static __attribute__((noinline, noclone))
 #else
 #define KM_CALLED static __attribute__((noinline, unused))
-#define KM_SHARED static __attribute__((noinline))
 #endif
 
 #endif
@@ -140,14 +138,7 @@ KM_INLINE double km_double(uint64_t u) {
 
 #ifndef __cplusplus
 #include "kmath_arrays.h"
-
-/* A size parameter of shared kernels. */
-typedef union km_size {
-    int64_t i;
-    uint32_t u;
-    float f;
-    double d;
-} km_size;
+#include "kmath_size.h"
 #endif
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------ */

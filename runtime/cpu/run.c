@@ -108,9 +108,10 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
     b->unless = t->when < 0;
     if (t->when)
         b->when = bind_ref(cx, &cx->plan->refs[plan_condition(t)], &b->when);
-    if (t->epilogue)
-        b->epilogue =
-            (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref, NULL};
+    if (t->epilogue) {
+        const PlanEpilogue *e = &isa->epilogues[t->epilogue - 1];
+        b->epilogue = (CpuEpilogue){e->fn, e->table, buf + t->nref, NULL};
+    }
     if (t->kind == PLAN_LIB && t->second) bind_pool(cx, t, b);
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         b->writes |= writes_var(cx->plan, t, i);
@@ -273,7 +274,7 @@ ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
 static void run_chunk(void *ctx, int64_t lo, int64_t hi, int worker) {
     const BoundStep *t = ctx;
     (void)worker;
-    t->kernel(t->buf, t->par, lo, hi);
+    t->kernel.fn(t->buf, t->kernel.table, t->par, lo, hi);
 }
 
 /* True if data say that the step is left out. */

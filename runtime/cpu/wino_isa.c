@@ -123,7 +123,8 @@ static void wino_store(const WinoRun *r, const float *from, int64_t ld,
         int64_t image = r->image0 + first / size, col = first % size;
         len = min64(n, size - col);
         if (c->ep && c->ep->fn)
-            c->ep->fn(c->ep->buf, from, ld, image, channel, col, channels, len);
+            c->ep->fn(c->ep->buf, c->ep->table, from, ld, image, channel, col,
+                      channels, len);
         else
             narrow_rows(c->out, c->out_dtype,
                         (image * p->m + channel) * size + col, size, from, ld,

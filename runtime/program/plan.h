@@ -69,9 +69,15 @@ typedef struct PlanVar {
 /* A generated kernel computes work units [lo, hi) of [0, units).  Units are
    independent and each is computed in one fixed order, so any split over
    threads gives the same bits.  buf[i] are the step's resolved refs in order,
-   par its integer parameters. */
-typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
-                          int64_t hi);
+   par its integer parameters. `table` has sizes and numbers of the kernel,
+   whose function others may share. */
+typedef void PlanKernelFn(void *const *buf, const void *table,
+                          const int64_t *par, int64_t lo, int64_t hi);
+
+typedef struct PlanKernel {
+    PlanKernelFn *fn;
+    const void *table; /* NULL: not read */
+} PlanKernel;
 
 /* A generated epilogue receives a finished tile of fp32 accumulators of a
    matrix product or convolution and stores it:
@@ -79,9 +85,15 @@ typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
      0 <= r < rows, 0 <= c < cols.
    For a convolution: batch = image, row = output channel (over all groups),
    col = flat spatial position.  buf is the epilogue's own. */
-typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
-                            int64_t batch, int64_t row, int64_t col,
-                            int64_t rows, int64_t cols);
+typedef void PlanEpilogueFn(void *const *buf, const void *table,
+                            const float *acc, int64_t ld, int64_t batch,
+                            int64_t row, int64_t col, int64_t rows,
+                            int64_t cols);
+
+typedef struct PlanEpilogue {
+    PlanEpilogueFn *fn;
+    const void *table;
+} PlanEpilogue;
 
 typedef enum PlanStepKind {
     /* on a CPU */
@@ -231,8 +243,8 @@ typedef struct PlanTarget {
 /* One set of generated kernels, compiled for one ISA level. */
 typedef struct PlanIsa {
     uint32_t level; /* AmpcIsa, see cpu/kernels.h                           */
-    PlanKernelFn *const *kernels;
-    PlanEpilogueFn *const *epilogues;
+    const PlanKernel *kernels;
+    const PlanEpilogue *epilogues;
     const struct AmpcCpuLib *lib;
 } PlanIsa;
 

@@ -77,14 +77,14 @@ static pid_t start(const char *out) {
     _exit(127);
 }
 
-/* Three compilers, of large kernels, of small ones and of the plan, with a
-   child each. */
+/* At least three compilers, of large kernels, of small ones and of the plan,
+   with a child each. */
 static bool compilers_run(void) {
     char *text = test_read_file(test_tmp("pids"), NULL);
     int lines = 0;
     for (char *p = text; p && *p; p++) lines += *p == '\n';
     free(text);
-    return lines == 6;
+    return lines >= 6 && lines % 2 == 0;
 }
 
 static bool is_running(long pid) {

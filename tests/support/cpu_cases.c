@@ -172,9 +172,11 @@ void pools_close(void) {
 
 /* ---- a recording epilogue ------------------------------------------------ */
 
-void record(void *const *buf, const float *acc, int64_t ld, int64_t batch,
-            int64_t row, int64_t col, int64_t rows, int64_t cols) {
+void record(void *const *buf, const void *table, const float *acc, int64_t ld,
+            int64_t batch, int64_t row, int64_t col, int64_t rows,
+            int64_t cols) {
     Record *r = buf[0];
+    (void)table;
     if (row < 0 || col < 0 || row + rows > r->rows || col + cols > r->cols) {
         r->inside = 0;
         return;

@@ -54,8 +54,9 @@ typedef struct Record {
     int inside;
 } Record;
 
-void record(void *const *buf, const float *acc, int64_t ld, int64_t batch,
-            int64_t row, int64_t col, int64_t rows, int64_t cols);
+void record(void *const *buf, const void *table, const float *acc, int64_t ld,
+            int64_t batch, int64_t row, int64_t col, int64_t rows,
+            int64_t cols);
 void record_check(const Record *r, int64_t n);
 
 #endif

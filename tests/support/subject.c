@@ -70,6 +70,7 @@ void subject_begin(Subject *s) {
     s->ks = kernel_set_new(s->a, TARGET_CPU, GPU_BLOCK_SHARED);
     s->nstep = s->g->groups.len;
     REQUIRE(lower_graph(s->g, s->ks, &d, &s->steps) == OK);
+    s->texts = kernel_texts(s->a, s->ks);
     s->in = NEW_ARRAY(s->a, EvalTensor *, s->g->values.len);
     s->data = NEW_ARRAY(s->a, void *, s->g->values.len);
     for (uint32_t i = 1; i < (uint32_t)s->g->values.len; i++) {
@@ -96,28 +97,36 @@ static void **resolve(Subject *s, const ValueId *refs, int n) {
     return p;
 }
 
-static void *symbol(void *lib, int graph, bool epilogue, const Kernel *k) {
-    char name[64];
-    snprintf(name, sizeof name, "g%d_%c%d", graph, epilogue ? 'e' : 'k',
-             kernel_index(k));
-    void *f = dlsym(lib, name);
-    if (!CHECK_MSG(f != NULL, "no function %s", name)) harness_leave();
+/* A kernel's function, or its table: NULL if it has none. */
+static void *symbol(const Subject *s, void *lib, int graph, bool table,
+                    bool epilogue, const Kernel *k) {
+    StrBuf name = {0};
+    const KernelText *t = kernel_text(s->texts, epilogue, kernel_index(k));
+    sb_printf(&name, "g%d_", graph);
+    (table ? sb_put_kernel_table : sb_put_kernel_name)(&name, t);
+    void *f = table && !t->sizes.len ? NULL : dlsym(lib, name.data);
+    if (!CHECK_MSG(f || (table && !t->sizes.len), "no symbol %s", name.data))
+        harness_leave();
+    sb_free(&name);
     return f;
 }
 
-static void run_kernel(Subject *s, const LoweredStep *st, void *fn,
+static void run_kernel(Subject *s, const LoweredStep *st, void *lib, int graph,
                        bool split) {
     PlanKernelFn *f;
     void **buf = resolve(s, st->refs, st->nref);
+    void *fn = symbol(s, lib, graph, false, false, st->kernel);
+    void *table = symbol(s, lib, graph, true, false, st->kernel);
     memcpy(&f, &fn, sizeof f);
     if (!split) {
-        f(buf, st->pars, 0, st->units);
+        f(buf, table, st->pars, 0, st->units);
         return;
     }
-    for (int64_t u = st->units - 1; u >= 0; u--) f(buf, st->pars, u, u + 1);
+    for (int64_t u = st->units - 1; u >= 0; u--)
+        f(buf, table, st->pars, u, u + 1);
 }
 
-static void run_lib(Subject *s, const LoweredStep *st, void *fn) {
+static void run_lib(Subject *s, const LoweredStep *st, void *lib, int graph) {
     enum { SCRATCH = 1 << 26 };
     CpuEpilogue ep = {.buf = resolve(s, st->ep_refs, st->nep_ref)};
     CpuLibCall c = {.par = st->pars,
@@ -137,7 +146,11 @@ static void run_lib(Subject *s, const LoweredStep *st, void *fn) {
         REQUIRE(cpu_pool_scratch((const void *)st->pars, pool.par, 1) <=
                 SCRATCH / 2);
     }
-    if (fn) memcpy(&ep.fn, &fn, sizeof ep.fn);
+    if (st->epilogue) {
+        void *fn = symbol(s, lib, graph, false, true, st->epilogue);
+        memcpy(&ep.fn, &fn, sizeof ep.fn);
+        ep.table = symbol(s, lib, graph, true, true, st->epilogue);
+    }
     REQUIRE(posix_memalign(&c.scratch, 64, SCRATCH) == 0);
     cpu_lib_run(&ampc_v2_level, st->lib, &c);
     free(c.scratch);
@@ -147,11 +160,9 @@ void subject_run(Subject *s, void *lib, int graph, bool split) {
     for (int i = 0; i < s->nstep; i++) {
         const LoweredStep *st = &s->steps[i];
         if (st->kind == PLAN_KERNEL)
-            run_kernel(s, st, symbol(lib, graph, false, st->kernel), split);
+            run_kernel(s, st, lib, graph, split);
         else
-            run_lib(s, st,
-                    st->epilogue ? symbol(lib, graph, true, st->epilogue)
-                                 : NULL);
+            run_lib(s, st, lib, graph);
     }
 }
 
@@ -274,8 +285,9 @@ void check_batch(Subject *s, int n, const char *flags) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "g%d_", i);
         subject_begin(&s[i]);
-        print_c_kernels(s[i].ks, &sb, prefix, prefix, KERNELS_ALL);
-        print_c_sizes(s[i].ks, &sb, prefix);
+        print_c_kernels(s[i].texts, &sb, prefix,
+                        (KernelPart){KERNELS_ALL, 0, 1});
+        print_c_sizes(s[i].texts, &sb, prefix);
     }
     void *lib = compile_source(sb.data, sb.len, flags), *other = NULL;
     if (LEVELS && __builtin_cpu_supports("avx2") &&

@@ -22,6 +22,7 @@ typedef struct Subject {
     Arena *a;
     Graph *g;
     KernelSet *ks;
+    KernelTexts *texts;
     LoweredStep *steps;
     int nstep;
     EvalTensor **in; /* inputs and variables, by value id */

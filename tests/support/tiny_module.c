@@ -14,8 +14,9 @@
 enum { B = TINY_BATCH, I = TINY_IN, O = TINY_OUT };
 
 /* y[r] = x[r] w + b for rows [lo, hi): buf x, w, b, y */
-static void k_forward(void *const *buf, const int64_t *par, int64_t lo,
-                      int64_t hi) {
+static void k_forward(void *const *buf, const void *table, const int64_t *par,
+                      int64_t lo, int64_t hi) {
+    (void)table;
     const float *x = buf[0], *w = buf[1], *b = buf[2];
     float *y = buf[3];
     (void)par;
@@ -28,8 +29,9 @@ static void k_forward(void *const *buf, const int64_t *par, int64_t lo,
 }
 
 /* Scaled gradient of the mean squared error: buf y, target, scale, loss, dy */
-static void k_loss(void *const *buf, const int64_t *par, int64_t lo,
-                   int64_t hi) {
+static void k_loss(void *const *buf, const void *table, const int64_t *par,
+                   int64_t lo, int64_t hi) {
+    (void)table;
     const float *y = buf[0], *t = buf[1], *scale = buf[2];
     float *loss = buf[3], *dy = buf[4], sum = 0;
     (void)par, (void)lo, (void)hi;
@@ -42,8 +44,9 @@ static void k_loss(void *const *buf, const int64_t *par, int64_t lo,
 }
 
 /* buf x, dy, gw, gb; par[0] = 1: adds */
-static void k_wgrad(void *const *buf, const int64_t *par, int64_t lo,
-                    int64_t hi) {
+static void k_wgrad(void *const *buf, const void *table, const int64_t *par,
+                    int64_t lo, int64_t hi) {
+    (void)table;
     const float *x = buf[0], *dy = buf[1];
     float *gw = buf[2], *gb = buf[3];
     (void)lo, (void)hi;
@@ -75,8 +78,9 @@ static void momentum(float *p, float *m, const float *g, int n, float inv,
 
 /* buf gw gb w b mw mb lr scale good step tried skipped bad_forward loss_in
    -> loss norm scale_used lr_used applied step_out; par[0] = micro-batches  */
-static void k_update(void *const *buf, const int64_t *par, int64_t lo,
-                     int64_t hi) {
+static void k_update(void *const *buf, const void *table, const int64_t *par,
+                     int64_t lo, int64_t hi) {
+    (void)table;
     float *gw = buf[0], *gb = buf[1], *w = buf[2], *b = buf[3];
     float *mw = buf[4], *mb = buf[5], *scale = buf[7];
     const float *lr = buf[6], *loss = buf[13];
@@ -106,8 +110,9 @@ static void k_update(void *const *buf, const int64_t *par, int64_t lo,
 }
 
 /* buf loss, sum, out: micro-steps sum their losses */
-static void k_add_loss(void *const *buf, const int64_t *par, int64_t lo,
-                       int64_t hi) {
+static void k_add_loss(void *const *buf, const void *table, const int64_t *par,
+                       int64_t lo, int64_t hi) {
+    (void)table;
     float *sum = buf[1];
     const int32_t *micro = buf[2];
     (void)par, (void)lo, (void)hi;
@@ -115,8 +120,9 @@ static void k_add_loss(void *const *buf, const int64_t *par, int64_t lo,
 }
 
 /* Per sample: buf y, target, num, den */
-static void k_eval(void *const *buf, const int64_t *par, int64_t lo,
-                   int64_t hi) {
+static void k_eval(void *const *buf, const void *table, const int64_t *par,
+                   int64_t lo, int64_t hi) {
+    (void)table;
     const float *y = buf[0], *t = buf[1];
     float *num = buf[2], *den = buf[3];
     (void)par;
@@ -131,16 +137,18 @@ static void k_eval(void *const *buf, const int64_t *par, int64_t lo,
 }
 
 /* w as bf16: buf w, copy */
-static void k_refresh(void *const *buf, const int64_t *par, int64_t lo,
-                      int64_t hi) {
+static void k_refresh(void *const *buf, const void *table, const int64_t *par,
+                      int64_t lo, int64_t hi) {
+    (void)table;
     (void)par;
     for (int64_t k = lo; k < hi; k++)
         ((uint16_t *)buf[1])[k] = f32_to_bf16(((const float *)buf[0])[k]);
 }
 
 /* Labels as one-hot rows: buf label, onehot */
-static void k_onehot(void *const *buf, const int64_t *par, int64_t lo,
-                     int64_t hi) {
+static void k_onehot(void *const *buf, const void *table, const int64_t *par,
+                     int64_t lo, int64_t hi) {
+    (void)table;
     const int64_t *label = buf[0];
     float *t = buf[1];
     (void)par;
@@ -149,8 +157,9 @@ static void k_onehot(void *const *buf, const int64_t *par, int64_t lo,
 }
 
 /* buf y, label, correct, count */
-static void k_accuracy(void *const *buf, const int64_t *par, int64_t lo,
-                       int64_t hi) {
+static void k_accuracy(void *const *buf, const void *table, const int64_t *par,
+                       int64_t lo, int64_t hi) {
+    (void)table;
     const float *y = buf[0];
     const int64_t *label = buf[1];
     (void)par;
@@ -161,9 +170,10 @@ static void k_accuracy(void *const *buf, const int64_t *par, int64_t lo,
     }
 }
 
-static PlanKernelFn *const kernels[] = {k_forward, k_loss,     k_wgrad,
-                                        k_update,  k_add_loss, k_eval,
-                                        k_refresh, k_onehot,   k_accuracy};
+static const PlanKernel kernels[] = {
+    {k_forward, NULL}, {k_loss, NULL},     {k_wgrad, NULL},
+    {k_update, NULL},  {k_add_loss, NULL}, {k_eval, NULL},
+    {k_refresh, NULL}, {k_onehot, NULL},   {k_accuracy, NULL}};
 enum {
     K_FORWARD,
     K_LOSS,

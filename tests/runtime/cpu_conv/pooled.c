@@ -8,9 +8,10 @@
 
 /* buf: the result, its number of elements per image and per plane: stores
    twice the sum. */
-static void store_twice(void *const *buf, const float *acc, int64_t ld,
-                        int64_t batch, int64_t row, int64_t col, int64_t rows,
-                        int64_t cols) {
+static void store_twice(void *const *buf, const void *table, const float *acc,
+                        int64_t ld, int64_t batch, int64_t row, int64_t col,
+                        int64_t rows, int64_t cols) {
+    (void)table;
     float *out = buf[0];
     int64_t image = *(int64_t *)buf[1], plane = *(int64_t *)buf[2];
     for (int64_t i = 0; i < rows; i++)
@@ -33,7 +34,7 @@ static void conv_check_pooled(const ConvCase *k, const LibPool *p, int max) {
             float *want = array(AMPC_F32, out), *got = array(AMPC_F32, out);
             int8_t *tap = block((size_t)out), *taps = block((size_t)out);
             void *ep_buf[3] = {y, &image, &plane};
-            CpuEpilogue ep = {twice ? store_twice : NULL, ep_buf, NULL};
+            CpuEpilogue ep = {twice ? store_twice : NULL, NULL, ep_buf, NULL};
             void *scratch = scratch_of(cpu_conv_fwd_scratch(&c, 1));
             lib->conv_fwd(lib->isa, pools[0], &c, k->x, k->w, y, &ep, scratch,
                           NULL);
