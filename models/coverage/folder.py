@@ -5,10 +5,14 @@
 which have other results.
 
 usage: folder.py AMPC FOLDER [--run] [--resume TABLE]
-       FOLDER/*/*.onnx, small ones first; --run: compiles and compares; --resume: adds a
-       row for each file to TABLE, without those that TABLE has
+       the .onnx files of each folder in FOLDER, which repositories.py makes; --run:
+       compiles and compares; --resume: adds a row for each file to TABLE, without those
+       that TABLE has
 
-Files that ONNX Runtime does not load, or does not run with random inputs, are left out.
+Small files come first, and before all others those with an op, attribute, operand or
+element type that no file before them has.  Files of equal bytes are tried once.  Left out
+are files of 4 MiB and more, pointers of Git LFS, and what ONNX Runtime does not load or does
+not run with random inputs.
 Equal are floats within 1e-4 of themselves or 1e-5 of the output's largest finite element
 (16 bits and less: within two roundings of it), and all other elements exactly.
 Every open dimension is 2; loops that want a bound get 16 trips, inputs that must be
@@ -20,6 +24,7 @@ import argparse
 import collections
 import contextlib
 import glob
+import hashlib
 import multiprocessing
 import os
 import re
@@ -33,10 +38,13 @@ import numpy as np
 import onnx
 import onnxruntime
 
-os.environ["AMPC_CACHE_DIR"] = "none"
+os.environ.setdefault("AMPC_CACHE_DIR", "none")
 onnxruntime.set_default_logger_severity(4)
-SECONDS = 120  # for one file
-COMPILED = ["--precision", "fp32", "--target", "cpu:native"]
+SECONDS = 300  # for one file
+MOST = 4 << 20  # bytes of one file
+EIGHT_BITS = {f"tensor({t.replace('_', '')})": getattr(ml_dtypes, t)
+              for t in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")}
+COMPILED = ["--precision", "fp32", "--target", "cpu:native", "--quick"]
 
 
 def session(path):
@@ -67,7 +75,7 @@ def inputs(model):
 
 def call(*command):
     r = subprocess.run(command, capture_output=True, text=True, check=False)
-    errors = [s for s in r.stderr.splitlines() if "error" in s] or [f"status {r.returncode}"]
+    errors = [s for s in r.stderr.splitlines() if "error: " in s] or [f"status {r.returncode}"]
     return errors[0].split("error: ")[-1] if r.returncode else None
 
 
@@ -104,7 +112,12 @@ def results(model, runtime):
         if dtype.kind == "i" and shape == [2]:  # may be axes, which differ
             x = rng.permutation(2)
         feeds[name] = x.astype(dtype)
-    return feeds, dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, feeds)))
+    want = {}
+    for o, y in zip(runtime.get_outputs(), runtime.run(None, feeds)):
+        if o.type in EIGHT_BITS:  # ONNX Runtime gives their bits
+            y = y.view(EIGHT_BITS[o.type])
+        want[o.name] = y
+    return feeds, want
 
 
 def differs(ampc, so, feeds, want):
@@ -184,19 +197,75 @@ def alone(ampc, path, run):
         p.join()
 
 
+def onnx_files(folder):
+    """Those below MOST that are there, and no pointers of Git LFS; small ones first."""
+    found = []
+    for path in glob.glob(f"{glob.escape(folder)}/**/*.onnx", recursive=True):
+        if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path) < MOST:
+            with open(path, "rb") as f:
+                if not f.read(40).startswith(b"version https://git-lfs"):
+                    found.append(path)
+    return sorted(found, key=lambda p: (os.path.getsize(p), p))
+
+
+def nodes_in(graph):
+    for n in graph.node:
+        yield n
+        for a in n.attribute:
+            for inner in [a.g, *a.graphs]:
+                yield from nodes_in(inner)
+
+
+def features(path):
+    """The ops of a file with their attributes, operands and element types."""
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # not a file of ONNX
+        return set()
+    graph, found = model.graph, set()
+    kinds = {v.name: v.type.tensor_type.elem_type
+             for v in [*graph.input, *graph.value_info, *graph.output]}
+    kinds.update((t.name, t.data_type) for t in graph.initializer)
+    for n in [n for g in [graph, *model.functions] for n in nodes_in(g)]:
+        op = f"{n.domain}.{n.op_type}"
+        found |= {(op, a.name, a.i, a.s) for a in n.attribute}
+        found |= {(op, k, bool(name)) for k, name in enumerate(n.input)}
+        found |= {(op, len(n.input), len(n.output))}
+        found |= {(op, "kind", k, kinds.get(name)) for k, name in enumerate([*n.input, *n.output])}
+    return found
+
+
+def in_order(paths):
+    known, others = set(), []
+    for path in paths:
+        new = features(path) - known
+        known |= new
+        if new:
+            yield path
+        else:
+            others.append(path)
+    yield from others
+
+
 def rows(ampc, folder, run, table):
     """[path, result, reason, options] of each file, those of the table first."""
-    told = {}
+    told, same_bytes = {}, {}
     if table and os.path.exists(table):
         with open(table, encoding="utf-8") as f:
             told = {r[0]: r for r in (line.rstrip("\n").split("\t") for line in f)}
-    for path in sorted(glob.glob(f"{folder}/*/*.onnx"), key=lambda p: (os.path.getsize(p), p)):
+    for path in in_order(onnx_files(folder)):
+        with open(path, "rb") as f:
+            key = hashlib.sha256(f.read()).digest()
         if path not in told:
-            result, why, options = alone(ampc, path, run)
-            told[path] = [path, result, re.sub(r"\s+", " ", why), " ".join(options)]
+            if key in same_bytes:
+                told[path] = [path, *same_bytes[key][1:]]
+            else:
+                result, why, options = alone(ampc, path, run)
+                told[path] = [path, result, re.sub(r"\s+", " ", why), " ".join(options)]
             if table:
                 with open(table, "a", encoding="utf-8") as f:
                     f.write("\t".join(told[path]) + "\n")
+        same_bytes[key] = told[path]
         yield told[path]
 
 
@@ -213,7 +282,7 @@ def main():
         count[result] += 1
         given += result != "refused" and "--set" in options
         if result != "left out":
-            repositories.add(os.path.dirname(path))
+            repositories.add(os.path.relpath(path, a.folder).split(os.sep)[0])
         if result == "refused":
             refused[re.sub(r"'[^']*'|\d+", "#", why)[:80]].append((path, why))
         if result == "other":
