@@ -94,7 +94,7 @@ static void free_batch(Batch *b) {
 static Compiled compile_model(const char *file, const char *options) {
     char path[200];
     snprintf(path, sizeof path, "models/%s", file);
-    return compile_file(test_data_path(path), options);
+    return compile_file_optimised(test_data_path(path), options);
 }
 
 static void learns_one_batch(void *arg) {
@@ -282,7 +282,7 @@ TEST_CASE(models, wgan_gp_of_torchscript_files_trains_as_pytorch) {
         free(text);
         text = longer;
     }
-    gan_as_pytorch(compile_text(text, GAN), false);
+    gan_as_pytorch(compile_text_optimised(text, GAN), false);
     free(text);
 }
 
@@ -308,7 +308,7 @@ static char *with_region(const char *file, const char *call) {
 static void *trained(const char *text, const char *options, int integers,
                      size_t *bytes, uint64_t *arena) {
     ampc_module_info info = {.size = sizeof info};
-    Compiled c = compile_text(text, options);
+    Compiled c = compile_text_optimised(text, options);
     ampc_session *s = open_threads(&c, 2);
     Batch b = make_batch(&c, "train", integers);
     for (int i = 0; i < 3; i++) step_ok(&c, s, b.in, b.n);

@@ -32,12 +32,12 @@ static char *text_file(const char *text) {
 /* `setting` precedes the command. What the compilers made for other tests of
    this run is taken from where script/test says. */
 static void compile(Compiled *c, const char *setting, const char *model,
-                    const char *options) {
+                    const char *speed, const char *options) {
     char *out = NULL, err[256];
     const char *kept = getenv("AMPC_TEST_KEPT");
-    int rc = test_command(&out, "%s '%s' '%s' -o '%s' --cache '%s' %s", setting,
-                          test_ampc(), model, c->path, kept ? kept : "none",
-                          options);
+    int rc = test_command(&out, "%s '%s' '%s' -o '%s' --cache '%s' %s %s",
+                          setting, test_ampc(), model, c->path,
+                          kept ? kept : "none", speed, options);
     if (rc) FAIL("ampc %s %s: status %d\n%s", model, options, rc, out);
     free(out);
     c->api = ampc_load(c->path, &c->handle, err, sizeof err);
@@ -55,19 +55,33 @@ static Compiled new_module(void) {
 }
 
 /* Without NVRTC there is one target less, and a warning. */
-Compiled compile_defaults(const char *model, const char *options) {
+static Compiled without_gpu(const char *model, const char *speed,
+                            const char *options) {
     Compiled c = new_module();
-    compile(&c, "AMPC_LIBNVRTC=none", model, options);
+    compile(&c, "AMPC_LIBNVRTC=none", model, speed, options);
     return c;
 }
 
-Compiled compile_file(const char *model, const char *options) {
+Compiled compile_defaults(const char *model, const char *options) {
+    return without_gpu(model, "--quick", options);
+}
+
+static Compiled for_one_level(const char *model, const char *speed,
+                              const char *options) {
     char all[4096];
-    if (strstr(options, "--target")) return compile_defaults(model, options);
+    if (strstr(options, "--target")) return without_gpu(model, speed, options);
     int n = snprintf(all, sizeof all, "%s --target cpu:%s", options,
                      cpu_isa_name(cpu_isa_level()));
     REQUIRE(n > 0 && (size_t)n < sizeof all);
-    return compile_defaults(model, all);
+    return without_gpu(model, speed, all);
+}
+
+Compiled compile_file(const char *model, const char *options) {
+    return for_one_level(model, "--quick", options);
+}
+
+Compiled compile_file_optimised(const char *model, const char *options) {
+    return for_one_level(model, "", options);
 }
 
 void text_in_dtype(char *text, size_t size, const char *from,
@@ -86,15 +100,18 @@ Compiled compile_text(const char *text, const char *options) {
     return compile_file(text_file(text), options);
 }
 
+Compiled compile_text_optimised(const char *text, const char *options) {
+    return compile_file_optimised(text_file(text), options);
+}
+
 Compiled compile_file_cuda(const char *model, const char *options,
                            const char *archs) {
     char all[1024];
     Compiled c = new_module();
     require_nvrtc();
-    snprintf(all, sizeof all,
-             "%s --quick --target cpu:x86-64-v2,%s --emit-cuda '%s'", options,
-             archs ? archs : "cuda", c.cuda_dir);
-    compile(&c, "", model, all);
+    snprintf(all, sizeof all, "%s --target cpu:x86-64-v2,%s --emit-cuda '%s'",
+             options, archs ? archs : "cuda", c.cuda_dir);
+    compile(&c, "", model, "--quick", all);
     return c;
 }
 

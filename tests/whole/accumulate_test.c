@@ -360,7 +360,7 @@ TEST_CASE(accumulate, samples_that_mix_refuse_part_of_a_batch) {
                  mixing[i].loss);
         REQUIRE(test_write_file(test_tmp("mix.amp"), text, strlen(text)));
         Compiled c = compile_file(test_tmp("mix.amp"),
-                                  "--precision fp32 --quick --loss auto" CPU);
+                                  "--precision fp32 --loss auto" CPU);
         c.api->describe(c.api->module, &info);
         CHECK_MSG(info.parts == mixing[i].parts, "%s: parts %d", mixing[i].loss,
                   info.parts);

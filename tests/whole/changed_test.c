@@ -233,13 +233,13 @@ static void check_cpu(uint64_t seed, const char *dtype, bool low) {
     OpsBench b = changed_bench(seed, dtype);
     OpsData d = ops_data_new(&b, NULL);
     Wanted w = wanted(&b, &d, low);
-    ops_on_cpu(ops_text(&b), "--quick", &d);
+    ops_on_cpu(ops_text(&b), "", &d);
     double share = compare(&b, &w, &d, low, "fused");
     printf("%d changed graphs, %.0f %% of their numbers compared\n",
            b.instances, 100 * share);
     CHECK(b.instances > 100);
     CHECK(share > 0.5);
-    ops_on_cpu(ops_text(&b), "--quick --target cpu:x86-64-v3 --no-fuse", &d);
+    ops_on_cpu(ops_text(&b), "--target cpu:x86-64-v3 --no-fuse", &d);
     compare(&b, &w, &d, low, "unfused");
     arena_free(b.a);
 }

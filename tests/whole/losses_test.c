@@ -168,7 +168,7 @@ static void run(void *arg) {
         double log_ratio[2] = {0};
         if (!tries(row, p == 1)) continue;
         snprintf(options, sizeof options,
-                 "--precision %s --optimizer sgd,lr=%g --quick --target "
+                 "--precision %s --optimizer sgd,lr=%g --target "
                  "cpu:x86-64-v2",
                  precisions[p].name, rate);
         Compiled c = compile_file(test_data_path(path), options);

@@ -26,8 +26,8 @@
 static void check_version(const char *amp, const char *more, OpsData *d,
                           const char *want) {
     char all[200];
-    snprintf(all, sizeof all,
-             "--precision fp32 --quick --target cpu:x86-64-v3 %s", more);
+    snprintf(all, sizeof all, "--precision fp32 --target cpu:x86-64-v3 %s",
+             more);
     Compiled c = compile_file(amp, all);
     ops_run_with(&c, d, 2);
     ops_check_same_bits(d, want, more);
@@ -62,7 +62,7 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     REQUIRE(test_write_file(amp, text, strlen(text)));
     printf("%d graphs in one module\n", b.instances);
 
-    Compiled c = compile_file(amp, "--precision fp32");
+    Compiled c = compile_file_optimised(amp, "--precision fp32");
     ops_run_with(&c, &d, 2);
     ops_compare(&b, want, &d);
     char *bits = ops_all_bytes(&d, &n), *bits_of_v3 = NULL;
@@ -71,7 +71,7 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     ops_run_with(&c, &d, 5);
     ops_check_same_bits(&d, bits, "five threads");
     compiled_close(&c);
-    c = compile_file(amp, "--precision fp32 --quick " ALL_LEVELS);
+    c = compile_file(amp, "--precision fp32 " ALL_LEVELS);
     ops_run_with(&c, &d, 2);
     ops_check_same_bits(&d, bits, "--quick");
     for (const IsaLevel *l = isa_levels; l->isa; l++)

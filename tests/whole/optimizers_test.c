@@ -157,8 +157,8 @@ static void options_of(const Case *x, char options[1000]) {
     const char *file = strstr(x->options, "models/"),
                *root = file ? test_data_path("") : "";
     int n = file ? (int)(file - x->options) : 0;
-    snprintf(options, 1000, "%.*s%s%s --quick --target cpu:x86-64-v2", n,
-             x->options, root, x->options + n);
+    snprintf(options, 1000, "%.*s%s%s --target cpu:x86-64-v2", n, x->options,
+             root, x->options + n);
 }
 
 static void run(void *arg) {
@@ -188,8 +188,7 @@ static void run_buffers(void *arg) {
                                      "bn.running_var"};
     const Case *x = arg;
     char options[400];
-    snprintf(options, sizeof options, "%s --quick --target cpu:x86-64-v2",
-             x->options);
+    snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", x->options);
     Compiled c = compile_text(text, options);
     ampc_session *s = open_threads(&c, 1);
     for (int i = 0; i < STEPS; i++) {
@@ -248,8 +247,7 @@ static void run_net(void *arg) {
     char options[400];
     int micro = strstr(x->options, "--accumulate 2") ? 2 : 1;
     const char *path = test_tmp("net.ckpt");
-    snprintf(options, sizeof options, "%s --quick --target cpu:x86-64-v2",
-             x->options);
+    snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", x->options);
     Compiled c = compile_text(net, options);
     ampc_session *s = net_begin(&c, 1), *t = net_begin(&c, 3);
     for (int i = 0; i < STEPS; i++) {
@@ -288,12 +286,10 @@ TEST_CASE(optimizers, sam_of_length_0_is_the_plain_step) {
     for (size_t k = 0; k < sizeof with / sizeof *with; k++) {
         char options[300];
         int micro = strstr(with[k], "accumulate") ? 2 : 1;
-        snprintf(options, sizeof options, "%s --quick --target cpu:x86-64-v2",
-                 with[k]);
+        snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", with[k]);
         Compiled c = compile_text(text, options);
         snprintf(options, sizeof options,
-                 "%s --quick --target cpu:x86-64-v2 --wrapper sam,rho=0",
-                 with[k]);
+                 "%s --target cpu:x86-64-v2 --wrapper sam,rho=0", with[k]);
         Compiled d = compile_text(text, options);
         ampc_session *s = net_begin(&c, 1), *t = net_begin(&d, 1);
         for (int i = 0; i < 3; i++) {
@@ -361,10 +357,9 @@ TEST_CASE(optimizers, noise_is_normal_and_the_same_on_any_threads) {
         "  param q: f32[128,128] = zeros\n"
         "  return loss = reduce_sum(x * (p + q), axes=[0,1], keepdims=0)\n}\n";
     static float x[DRAWS][NOISES], y[DRAWS][NOISES];
-    Compiled c =
-        compile_text(text, "--precision fp32 --quick --target cpu:x86-64-v2 "
-                           "--optimizer sgd,lr=1 --gradient "
-                           "noise,eta=0.09,gamma=0.55");
+    Compiled c = compile_text(text, "--precision fp32 --target cpu:x86-64-v2 "
+                                    "--optimizer sgd,lr=1 --gradient "
+                                    "noise,eta=0.09,gamma=0.55");
     draw_noise(&c, 1, x);
     draw_noise(&c, 3, y);
     CHECK_MEM(x, y, sizeof x);
@@ -396,11 +391,10 @@ TEST_CASE(optimizers, sam_of_length_0_has_the_types_of_the_plain_step) {
     ampc_session *s[2];
     for (int k = 0; k < 2; k++) {
         char options[200];
-        snprintf(
-            options, sizeof options,
-            "--quick --target cpu:x86-64-v2 --placement pytorch --optimizer "
-            "sgd,lr=0.1%s",
-            with[k]);
+        snprintf(options, sizeof options,
+                 "--target cpu:x86-64-v2 --placement pytorch --optimizer "
+                 "sgd,lr=0.1%s",
+                 with[k]);
         c[k] = compile_text(text, options);
         s[k] = open_threads(&c[k], 1);
         for (int i = 0; i < 2; i++) step_ok(&c[k], s[k], in, 2);

@@ -97,7 +97,7 @@ static void check_random(uint64_t seed, bool low) {
     const EvalTensor **want = ops_wanted(&b, e);
     const char *text = ops_text(&b);
     const char *level = "--precision fp32 --target cpu:x86-64-v2";
-    Compiled c = compile_text(text, level);
+    Compiled c = compile_text_optimised(text, level);
     ops_run_with(&c, &d, 2);
     compare(&b, want, &d, low);
     char *bits = ops_all_bytes(&d, &n);

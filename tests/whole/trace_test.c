@@ -110,7 +110,7 @@ static void run_case(void *arg) {
     snprintf(trace, sizeof trace, "%s/trace.safetensors", k->folder);
     snprintf(options, sizeof options, "--precision fp32 %s", k->options);
     Trace t = trace_read(trace);
-    Compiled c = compile_file(model, options);
+    Compiled c = compile_file_optimised(model, options);
     bool forced = strstr(k->name, "forced") != NULL;
     if (forced)
         teacher_forced(&c, &t);
@@ -119,7 +119,7 @@ static void run_case(void *arg) {
     compiled_close(&c);
     if (!forced) {
         snprintf(options, sizeof options, "--precision bf16 %s", k->options);
-        c = compile_file(model, options);
+        c = compile_file_optimised(model, options);
         bf16_distance(&c, &t);
         compiled_close(&c);
     }
@@ -141,7 +141,7 @@ static ampc_input trace_input(const Trace *t, const char *name) {
 TEST_CASE(trace, wgan_with_a_gradient_penalty) {
     static const char *const nets[] = {"D", "G"};
     Trace t = trace_read("tests/traces/wgan_gp/trace.safetensors");
-    Compiled c = compile_file(
+    Compiled c = compile_file_optimised(
         "tests/traces/wgan_gp/model.amp",
         "--precision fp32 --target cpu:x86-64-v2 "
         "--objective D,loss=auto:d_loss,params=D.*,optimizer=sgd,lr=0 "
@@ -184,7 +184,7 @@ static void run_level(char *line) {
              "--target cpu:x86-64-v2 --precision %s %.*s", level,
              (int)strcspn(given, "\n"), given);
     free(given);
-    Compiled c = compile_file(model, options);
+    Compiled c = compile_file_optimised(model, options);
     ampc_session *s = open_threads(&c, 2);
     for (long i = 0; (word = strtok_r(NULL, " ", &save)); i++) {
         TraceFeed f = trace_feed(&t, i);

@@ -24,7 +24,7 @@ static void use_averages(const Compiled *c, ampc_session *s, double yes) {
 TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
     Compiled c =
         compile_text(param_model, "--precision fp32 --ema 0.9 --optimizer "
-                                  "sgd,lr=0.1 --quick --target cpu:x86-64-v2");
+                                  "sgd,lr=0.1 --target cpu:x86-64-v2");
     Case x = {.letters = "...................."};
     ampc_session *s = param_begin(&c), *t = open_threads(&c, 1);
     double before = loss_of(&c, s);
@@ -55,9 +55,8 @@ TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
 /* An optimizer's state `evaluated`, which no host asks for. */
 TEST_CASE(averages, evaluated_is_what_evaluation_and_files_have) {
     Compiled c = compile_text(
-        param_model,
-        "--precision fp32 --optimizer "
-        "schedule_free_adamw,lr=0.1 --quick --target cpu:x86-64-v2");
+        param_model, "--precision fp32 --optimizer "
+                     "schedule_free_adamw,lr=0.1 --target cpu:x86-64-v2");
     Case x = {.letters = "...................."};
     ampc_session *s = param_begin(&c), *t = open_threads(&c, 1);
     double before = loss_of(&c, s), want = 0;

@@ -25,7 +25,7 @@ TEST_CASE(averages, buffers_are_averaged_on_request_alone) {
     for (int k = 0; k < 3; k++) {
         char options[200];
         snprintf(options, sizeof options,
-                 "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer "
+                 "--precision fp32 --target cpu:x86-64-v2 --optimizer "
                  "sgd,lr=1e-30%s",
                  with[k]);
         Compiled c = compile_text(text, options);

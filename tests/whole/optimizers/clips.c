@@ -31,7 +31,7 @@ TEST_CASE(optimizers, the_norm_is_limited_before_each_element) {
         char options[200];
         float p[N];
         snprintf(options, sizeof options,
-                 "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer "
+                 "--precision fp32 --target cpu:x86-64-v2 --optimizer "
                  "sgd,lr=1 %s",
                  rows[k].options);
         Compiled c = compile_text(text, options);

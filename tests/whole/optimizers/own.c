@@ -31,7 +31,7 @@ TEST_CASE(optimizers, a_user_writes_one) {
     char options[600];
     Case x = {.name = "mine", .letters = "...................."};
     snprintf(options, sizeof options,
-             "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer "
+             "--precision fp32 --target cpu:x86-64-v2 --optimizer "
              "%s,keep=0.75",
              optimizer_file("mine.amp", own));
     Compiled c = compile_text(param_model, options);
@@ -62,7 +62,7 @@ TEST_CASE(optimizers, state_in_f64_is_kept_in_f64) {
     char options[600];
     Case x = {.name = "wide", .letters = "...................."};
     snprintf(options, sizeof options,
-             "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer %s",
+             "--precision fp32 --target cpu:x86-64-v2 --optimizer %s",
              optimizer_file(
                  "wide.amp",
                  "optimizer wide(p, g; lr = 0.125)\n"
@@ -102,7 +102,7 @@ TEST_CASE(optimizers, a_user_writes_a_wrapper) {
                                    "{\n  steps = steps + 1\n"
                                    "  p = old + (p - old) * part\n}\n");
     snprintf(options, sizeof options,
-             "--precision fp32 --quick --target cpu:x86-64-v2 --optimizer "
+             "--precision fp32 --target cpu:x86-64-v2 --optimizer "
              "sgd,lr=0.5 "
              "--wrapper %s,part=0.25 --wrapper sam",
              after);
