@@ -60,6 +60,7 @@ PassFn pass_buckets;  /* groups gradients that are summed over ranks together */
 PassFn pass_stream;   /* losses of wide matrix products, some rows at a time */
 PassFn pass_attend;   /* attention as one node                             */
 PassFn pass_heads;    /* attention reads and writes heads beside rows      */
+PassFn pass_sums;     /* convolutions add up their results for batch norms */
 PassFn pass_reduce;   /* reductions in stages                              */
 PassFn pass_quantize; /* matrix products of quantized weights */
 PassFn pass_masters;  /* matrix products round fp32 weights */

@@ -18,10 +18,11 @@
 
 void print_cuda_head(StrBuf *sb) {
     static const char *const files[] = {
-        "kmath.h",        "fold.cuh",        "device.cuh", "ptx.cuh",
-        "conv.cuh",       "conv_window.cuh", "gemm.cuh",   "pool.cuh",
-        "index.cuh",      "sort.cuh",        "attend.cuh", "flash.cuh",
-        "flash_grad.cuh", "quantized.cuh",   "boxes.cuh",  "turn.cuh"};
+        "kmath.h",   "fold.cuh",        "device.cuh",    "ptx.cuh",
+        "conv.cuh",  "conv_window.cuh", "conv_sums.cuh", "gemm.cuh",
+        "pool.cuh",  "index.cuh",       "sort.cuh",      "attend.cuh",
+        "flash.cuh", "flash_grad.cuh",  "quantized.cuh", "boxes.cuh",
+        "turn.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }

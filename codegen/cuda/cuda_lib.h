@@ -17,6 +17,7 @@ enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
     DIRECT_CHANNELS = 4, /* per group: too few for a tile */
     FMA_RATE = 50, /* percent of the peak that multiply-adds of a tile reach */
+    SUM_INSTS = 7, /* that add up a result of conv_sums (SASS)          */
     SLICE_STEPS = 512, /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };
@@ -33,6 +34,12 @@ typedef struct LibPrint {
     CudaLib *out;
     bool guarded;
 } LibPrint;
+
+/* The routine adds up its results in strips, so that tiles consist of whole
+   ones. */
+static inline bool cl_sums(const LibPrint *p) {
+    return p->s->lib == PLAN_LIB_CONV_SUMS;
+}
 
 static inline int64_t up_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -93,6 +100,7 @@ void cl_begin_conv(LibPrint *p, const LibConv *c);
 void print_gemm(LibPrint *p, const LibGemm *g);
 void print_gemm_quantized(LibPrint *p, const LibGemmQuantized *g);
 void print_conv_fwd(LibPrint *p, const LibConv *c);
+void print_conv_sums(LibPrint *p, const LibConvSums *c);
 void print_conv_dgrad(LibPrint *p, const LibConv *c);
 void print_conv_wgrad(LibPrint *p, const LibConv *c);
 

@@ -21,6 +21,11 @@ static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256, 1},
                                        {64, 64, 32, 16, 256, 1},
                                        {128, 128, 64, 32, 256, 2},
                                        {256, 128, 64, 64, 256, 1}};
+/* Tiles of whole strips. */
+static const TileShape sums_shapes[] = {{32, 128, 16, 32, 256, 1},
+                                        {64, 128, 32, 32, 256, 1},
+                                        {128, 128, 64, 32, 256, 2},
+                                        {256, 128, 64, 64, 256, 1}};
 static const TileShape fma_shapes[] = {
     {32, 128, 4, 4, 256, 1}, {64, 64, 4, 4, 256, 1}, {128, 128, 8, 8, 256, 1}};
 
@@ -32,7 +37,9 @@ static TilePick tile_pick(const LibPrint *p, int64_t a, int64_t b, int64_t m,
     TilePick t = {.converts = a == DT_F32 && p->s->factors};
     if (a == b && dtype_is_low((DType)a)) t.mma = dtype_info[a].cuda;
     if (a == b && t.converts) t.mma = factor_type[p->s->factors];
-    const TileShape *shapes = t.mma ? mma_shapes : fma_shapes;
+    const TileShape *shapes = cl_sums(p) ? sums_shapes
+                              : t.mma    ? mma_shapes
+                                         : fma_shapes;
     for (int size = t.mma ? 3 : 2;; size = size > 2 ? 2 : m > 32) {
         t.shape = &shapes[size];
         t.tiles = up_div(m, t.shape->m) * up_div(n, t.shape->n);
@@ -277,7 +284,7 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
                      int64_t n, int64_t products, int64_t results,
                      TileOperands in, StoreRun r, int64_t depth) {
     TilePick t = tile_pick(p, x, c->w_dtype, m, n, products);
-    bool direct = m <= DIRECT_CHANNELS;
+    bool direct = m <= DIRECT_CHANNELS && !cl_sums(p);
     if (results == 0) return;
     cl_begin_conv(p, c);
     if (!direct) put_tile(p, &t, x, in, r, depth, t.tiles * products);
@@ -292,6 +299,7 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
 void print_conv_fwd(LibPrint *p, const LibConv *c) {
     int64_t line = lib_volume(c->out), cols = c->n * line;
     StoreRun r = run_of_planes(p, c->y_dtype, line, c->n);
+    if (cl_sums(p)) r.insts += SUM_INSTS;
     if (cl_put_window(p, c, false, r)) return;
     int64_t depth = c->c / c->group * lib_volume(c->kernel);
     TileOperands in = {near_of(c->w_dtype, depth) > 1 ? STAGE_VECTORS
@@ -299,6 +307,10 @@ void print_conv_fwd(LibPrint *p, const LibConv *c) {
                        cuda_conv_points(c) ? STAGE_LINES : STAGE_ROWS};
     put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols, in,
              r, depth);
+}
+
+void print_conv_sums(LibPrint *p, const LibConvSums *c) {
+    print_conv_fwd(p, conv_of_sums(c));
 }
 
 void print_conv_dgrad(LibPrint *p, const LibConv *c) {

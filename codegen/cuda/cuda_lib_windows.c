@@ -11,6 +11,12 @@ static const TileShape window_shapes[][2] = {
     {{64, 64, 32, 16, 256, 2}, {64, 256, 32, 64, 256, 2}},
     {{128, 128, 64, 32, 256, 2}, {128, 256, 64, 64, 256, 1}}};
 
+/* Of whole strips. */
+static const TileShape window_sums_shapes[][2] = {
+    {{32, 128, 16, 32, 256, 2}, {32, 256, 16, 64, 256, 2}},
+    {{64, 128, 32, 32, 256, 2}, {64, 256, 32, 64, 256, 2}},
+    {{128, 128, 64, 32, 256, 2}, {128, 256, 64, 64, 256, 1}}};
+
 /* WINDOW_SHARED: static shared memory of a block. */
 enum { WINDOW_DEPTH = 16, WINDOW_SHARED = 48 << 10 };
 
@@ -85,12 +91,15 @@ static bool window_of(const LibConv *c, bool back, WindowPick *w) {
            w->depth >= WINDOW_DEPTH && lines < 1e9;
 }
 
-static bool window_pick(const LibConv *c, bool back, WindowPick *w) {
+static bool window_pick(const LibPrint *p, const LibConv *c, bool back,
+                        WindowPick *w) {
     int64_t in = back ? c->y_dtype : c->x_dtype;
     if (!window_of(c, back, w) || !dtype_is_low((DType)in) ||
         in != c->w_dtype || w->rows <= DIRECT_CHANNELS)
         return false;
-    const TileShape *s = window_shapes[(w->rows > 32) + (w->rows > 64)];
+    int size = (w->rows > 32) + (w->rows > 64);
+    const TileShape *s =
+        cl_sums(p) ? window_sums_shapes[size] : window_shapes[size];
     bool wide =
         window_fill(w, s + 1, c->group) > 0.9 * window_fill(w, s, c->group);
     return (wide && window_fits(w, s + 1)) || window_fits(w, s);
@@ -137,7 +146,7 @@ static CudaWork window_work(const WindowPick *w, StoreRun r, int64_t blocks) {
 /* A kernel turns the weights, and one multiplies. */
 bool cl_put_window(LibPrint *p, const LibConv *c, bool back, StoreRun r) {
     WindowPick w;
-    if (!window_pick(c, back, &w)) return false;
+    if (!window_pick(p, c, back, &w)) return false;
     const TileShape *s = w.shape;
     int64_t steps = up_div(w.depth, w.channels) * w.taps * (w.channels / 16);
     int64_t panels = up_div(w.rows, s->m) * (s->m / 16);

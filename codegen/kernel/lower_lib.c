@@ -5,6 +5,7 @@
 #include "codegen/kernel/lower.h"
 #include "passes/device/product.h"
 #include "runtime/program/lib.h"
+#include "runtime/program/strip.h"
 
 #include <math.h>
 #include <string.h>
@@ -46,6 +47,12 @@ static void conv(const Node *n, LibConv *p, const Type *x, const Type *w,
     spatial(n, AK_strides, rank, 1, p->stride);
     spatial(n, AK_dilations, rank, 1, p->dilation);
     spatial(n, AK_pads, rank, 0, p->pad);
+}
+
+static void conv_sums(const Node *n, LibConvSums *p, const Type *const *t) {
+    conv(n, (LibConv *)(void *)p, t[0], t[1], t[2]);
+    p->strip = CONV_STRIP;
+    p->scale = lib_bits((float)attr_float(n, AK_scale));
 }
 
 /* ---- quantized weights --------------------------------------------------- */
@@ -151,6 +158,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_WIDEN_QUANTIZED(n, p, t) ((p)->n = type_count(t[2]))
 #define shape_GEMM_QUANTIZED(n, p, t)  gemm_quantized(n, p, t[0], t[3])
 #define shape_CONV_FWD(n, p, t)        conv(n, p, t[0], t[1], t[2])
+#define shape_CONV_SUMS(n, p, t)       conv_sums(n, p, t)
 #define shape_CONV_DGRAD(n, p, t)      conv(n, p, t[2], t[1], t[0])
 #define shape_CONV_WGRAD(n, p, t)      conv(n, p, t[0], t[2], t[1])
 #define shape_MAXPOOL(n, p, t)         pool(n, p, t[0], t[1])

@@ -2,6 +2,7 @@
 /* op_type_nn.c: type rules of library ops.                                */
 #include "ir/op/rule.h"
 #include "runtime/program/quantized.h"
+#include "runtime/program/strip.h"
 
 #include <string.h>
 
@@ -367,6 +368,27 @@ Status ty_conv(TypeCtx *cx) {
     TRY(type_want(cx, WANT_FLOAT, 1));
     TRY(conv_shape(cx, cx->ins[0], cx->ins[1], &t));
     return type_result(cx, 0, &t);
+}
+
+Status ty_conv_sums(TypeCtx *cx) {
+    int64_t columns = 1;
+    Type y;
+    TRY(conv_shape(cx, cx->ins[0], cx->ins[1], &y));
+    for (int i = 0; i < 2; i++)
+        if (!dtype_is_low(cx->ins[i]->dtype) ||
+            cx->ins[i]->dtype != cx->ins[0]->dtype)
+            return type_error(cx,
+                              "operands are %s and %s, want one 16-bit type",
+                              TXT(cx->ins[0]), TXT(cx->ins[1]));
+    Type sums = {.dtype = DT_F32, .rank = y.rank};
+    for (int d = 0; d < y.rank; d++) {
+        sums.dim[d] = d == 1 ? y.dim[1] : 1;
+        if (d != 1) columns *= y.dim[d];
+    }
+    sums.dim[0] = (columns + CONV_STRIP - 1) / CONV_STRIP;
+    TRY(type_result(cx, 0, &y));
+    for (int i = 1; i < 3; i++) cx->out[i] = sums;
+    return OK;
 }
 
 /* conv_dgrad(dy, w) -> dx, conv_wgrad(x, dy) -> dw; shape = the result's. */

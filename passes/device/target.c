@@ -53,6 +53,8 @@ const TargetInfo target_info[NUM_TARGETS] = {
          .costly_parts = {16, 16}, /* the same limit of 80 operations */
          .max_copies = 16,
          .min_copied = 2, /* a number costs a launch, whatever its size */
+         /* bytes bound a product of so few channels, whoever multiplies */
+         .sums_depth = 512,
          .row_bytes = 16,
          .long_row = 1024,
          .large_output = 1 << 30, /* logits of 5,000 rows of GPT-2 */

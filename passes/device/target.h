@@ -47,6 +47,9 @@ typedef struct TargetInfo {
     int max_copies;     /* number of readers that may each compute a cheap
                            value */
     int64_t min_copied; /* elements: storing smaller values costs nothing */
+    /* a convolution may add up its results for a batch norm; of channels that
+       a library could multiply: at most so many; 0: no convolution does */
+    int64_t sums_depth;
     /* rows of matrices that tensor cores read: the alignment in bytes of
        their beginnings (0: any), and the number of elements from which on
        copying the other operand costs less than unaligned rows */

@@ -375,6 +375,61 @@ void ISA(conv_fwd)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
         conv_run(isa, pool, c, 0, &r, scratch);
 }
 
+/* Results are widened in pieces of a strip. */
+static void conv_sum_strip(const LibConvSums *c, const void *y, int64_t channel,
+                           int64_t from, int64_t to, float *sum,
+                           float *squares) {
+    enum { PIECE = 64 };
+    int64_t plane = lib_volume(c->out);
+    float mean = 0;
+    *sum = *squares = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        mean = *sum / (float)(to - from);
+        for (int64_t i = from, n; i < to; i += n) {
+            float v[PIECE];
+            n = plane - i % plane;
+            if (n > to - i) n = to - i;
+            if (n > PIECE) n = PIECE;
+            widen(v, y, (int)c->y_dtype,
+                  (i / plane * c->k + channel) * plane + i % plane, n);
+            for (int64_t j = 0; j < n; j++)
+                if (pass == 0)
+                    *sum += v[j];
+                else
+                    *squares += (v[j] - mean) * (v[j] - mean);
+        }
+    }
+}
+
+/* An epilogue that stores results of conv_sums. */
+static void conv_scaled(void *const *buf, const void *table, const float *acc,
+                        int64_t ld, int64_t batch, int64_t row, int64_t col,
+                        int64_t rows, int64_t cols) {
+    const LibConvSums *c = buf[0];
+    (void)table;
+    float scale = lib_float(c->scale), v[1];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++) {
+            int64_t at = (batch * c->k + row + r) * lib_volume(c->out);
+            v[0] = acc[r * ld + i] * scale;
+            narrow(buf[1], (int)c->y_dtype, at + col + i, v, 1);
+        }
+}
+
+void ISA(conv_sums)(int isa, AmpcPool *pool, const LibConvSums *c,
+                    const void *x, const void *w, void *y, void *sums,
+                    void *squares, void *scratch) {
+    int64_t columns = c->n * lib_volume(c->out);
+    void *buf[] = {(void *)(uintptr_t)c, y};
+    CpuEpilogue ep = {.fn = conv_scaled, .buf = buf};
+    ISA(conv_fwd)(isa, pool, conv_of_sums(c), x, w, y, &ep, scratch, NULL);
+    for (int64_t at = 0, i = 0; at < columns; at += c->strip)
+        for (int64_t k = 0; k < c->k; k++, i++)
+            conv_sum_strip(c, y, k, at,
+                           at + c->strip < columns ? at + c->strip : columns,
+                           (float *)sums + i, (float *)squares + i);
+}
+
 void ISA(conv_dgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *dy,
                      const void *w, void *dx, void *scratch) {
     ConvRun r = {.src = dy, .w = w, .out = dx, .n = c->n};

@@ -57,6 +57,10 @@ size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 0, threads);
 }
 
+size_t cpu_conv_sums_scratch(const LibConvSums *c, int threads) {
+    return conv_scratch(conv_of_sums(c), 0, threads);
+}
+
 /* The largest size over all kinds of tiles. */
 size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
     LibGemm g;

@@ -95,6 +95,11 @@ template <class P, class Out> struct ConvOut {
     __device__ void operator()(I m, I n, const Pack<near, float> &acc) const {
         out(acc, n / Conv<P>::y_size, channel + m, n % Conv<P>::y_size);
     }
+    /* of conv_sums.cuh */
+    static __device__ float rounded(float x) { return Out::rounded(x); }
+    __device__ void keep(I m, I strip, float sum, float squares) const {
+        out.keep(channel + m, strip, sum, squares);
+    }
 };
 
 template <class P, class Out>

@@ -19,7 +19,12 @@
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
-   neighbours, and the functor's code occurs once. */
+   neighbours, and the functor's code occurs once.
+     strip_of<Out>                    not 0: before, each row's results of a
+                                      strip of so many columns are added up
+     Out::rounded(float)              a result as it is stored
+     out.keep(m, strip, sum, squares) takes their sum, and the sum of squares
+                                      around their mean */
 #ifndef AMPC_TILE_CUH
 #define AMPC_TILE_CUH
 
@@ -255,6 +260,76 @@ __device__ void tile_loop(const A &a, const B &b, const P &p, SharedA &as,
     }
 }
 
+/* ---- sums of strips ------------------------------------------------------ */
+
+template <class Out> constexpr int strip_of = 0;
+
+/* Makes sums the results that are stored, and adds these up: the columns of a
+   lane, four lanes, warps, in this order.  room: shared memory. */
+template <class T, class P, class Out>
+__device__ void tile_sums(const Out &out, const P &p,
+                          float (&acc)[T::mt][T::nt][4], float *room) {
+    constexpr int wide = strip_of<Out>, strips = T::n / wide;
+    constexpr int warps = wide / T::warp_n;
+    static_assert(strips * warps * T::warp_n == T::n, "whole strips, warps");
+    typedef float Line[strips][warps];
+    Line *sums = reinterpret_cast<Line *>(room), *squares = sums + T::m;
+    int lane = (int)threadIdx.x % 32, row0 = T::warp_row() + lane / 4;
+    int strip = T::warp_col() / wide;
+    int warp = T::warp_col() % wide / T::warp_n;
+    int col0 = T::warp_col() + lane % 4 * 2;
+    int cols = P::whole_n || p.n - p.n0 > T::n ? T::n : (int)(p.n - p.n0);
+    const auto count = [&](int s) -> float {
+        int n = cols - s * wide;
+        return (float)(n < wide ? n : wide);
+    };
+    const auto add = [](const float(&x)[warps]) -> float {
+        float sum = x[0];
+        UNROLL
+        for (int w = 1; w < warps; w++) sum += x[w];
+        return sum;
+    };
+    const auto four = [](float x) -> float {
+        x += __shfl_xor_sync(0xffffffffu, x, 1);
+        return x + __shfl_xor_sync(0xffffffffu, x, 2);
+    };
+    __syncthreads();
+    UNROLL
+    for (int r = 0; r < 2 * T::mt; r++) {
+        float sum = 0;
+        UNROLL
+        for (int c = 0; c < 2 * T::nt; c++) {
+            float &x = acc[r / 2][c / 2][r % 2 * 2 + c % 2];
+            bool in = P::whole_n || col0 + c / 2 * 8 + c % 2 < cols;
+            x = in ? Out::rounded(x) : 0;
+            sum += x;
+        }
+        sum = four(sum);
+        if (lane % 4 == 0) sums[row0 + r * 8][strip][warp] = sum;
+    }
+    __syncthreads();
+    UNROLL
+    for (int r = 0; r < 2 * T::mt; r++) {
+        float mean = add(sums[row0 + r * 8][strip]) / count(strip), sum = 0;
+        UNROLL
+        for (int c = 0; c < 2 * T::nt; c++) {
+            bool in = P::whole_n || col0 + c / 2 * 8 + c % 2 < cols;
+            float d = acc[r / 2][c / 2][r % 2 * 2 + c % 2] - mean;
+            sum = in ? fmaf(d, d, sum) : sum;
+        }
+        sum = four(sum);
+        if (lane % 4 == 0) squares[row0 + r * 8][strip][warp] = sum;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < T::m * strips; i += T::threads) {
+        int row = i % T::m, s = i / T::m;
+        typename P::I m = p.m0 + row;
+        if ((P::whole_m || m < p.m) && s * wide < cols)
+            out.keep(m, p.n0 / wide + s, add(sums[row][s]),
+                     add(squares[row][s]));
+    }
+}
+
 /* Passes a slice of results to `out`; row_of: maps a slice's row to the
    tile's row. */
 template <class T, class C, int ROWS, int PITCH, class P, class Out,
@@ -297,7 +372,7 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     static constexpr int m = BM, n = BN, k = TILE_K_MMA / 2 * Factor<E>::per;
     static constexpr int threads = BM / WM * (BN / WN) * 32;
     static constexpr int pitch = TILE_K_MMA / 2;
-    static constexpr int mt = WM / 16, nt = WN / 8;
+    static constexpr int mt = WM / 16, nt = WN / 8, warp_n = WN;
     static_assert(nt % 2 == 0, "ldmatrix brings two columns of B");
 
     /* Eight words of each row, from word kw on; lane and row must be equal
@@ -339,7 +414,9 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
 
     template <class P, class Out>
     static __device__ void store(const Out &out, const P &p,
-                                 const float acc[mt][nt][4], Slice &slice) {
+                                 float (&acc)[mt][nt][4], Slice &slice) {
+        if constexpr (strip_of < Out >> 0)
+            tile_sums<MmaTile>(out, p, acc, &slice[0][0]);
         int lane = (int)threadIdx.x % 32;
         int row = warp_row() / WM * 16 + lane / 4;
         int col = warp_col() + lane % 4 * 2;

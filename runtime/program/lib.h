@@ -33,6 +33,11 @@ static inline int64_t plan_factors(const PlanTarget *p, const PlanStep *t) {
     return t->npar > exact ? p->pars[t->par0 + exact] : AMPC_FACTORS_F32;
 }
 
+/* The convolution without its sums. */
+static inline const LibConv *conv_of_sums(const LibConvSums *p) {
+    return (const void *)p;
+}
+
 /* A number of 4 bytes is a parameter through its bits. */
 static inline float lib_float(int64_t bits) {
     union {
@@ -72,7 +77,8 @@ enum {
     LIB_WEIGHT = LIB_BYTE | LIB_F32,
     LIB_INT = 1 << AMPC_U8 | 1 << AMPC_I8 | 1 << AMPC_U16 | 1 << AMPC_I16 |
               1 << AMPC_U32 | 1 << AMPC_I32 | 1 << AMPC_U64 | 1 << AMPC_I64,
-    LIB_FLOAT32 = 1 << AMPC_F16 | 1 << AMPC_BF16 | 1 << AMPC_F32,
+    LIB_LOW = 1 << AMPC_F16 | 1 << AMPC_BF16,
+    LIB_FLOAT32 = LIB_LOW | 1 << AMPC_F32,
     LIB_FLOAT = LIB_FLOAT32 | 1 << AMPC_F64,
     LIB_FACTOR = LIB_FLOAT | 1 << AMPC_F8E4M3 | 1 << AMPC_F8E5M2, /* on GPUs */
     LIB_NUMERIC = LIB_INT | LIB_FLOAT,

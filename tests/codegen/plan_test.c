@@ -175,6 +175,7 @@ static double flops_of(const Graph *g, const Node *n) {
     case OP_MATMUL_QUANTIZED: /* pass masters makes them */
         return 2.0 * (double)type_count(y) * (double)x->dim[x->rank - 1];
     case OP_CONV:
+    case OP_CONV_SUMS:
         return 2.0 * (double)type_count(y) * (double)type_count(w) /
                (double)w->dim[0];
     case OP_CONV_DGRAD:

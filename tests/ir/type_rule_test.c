@@ -253,6 +253,10 @@ static const Row rows[] = {
      "! gives f32[2,5,6]"},
     {"%x: f32[2,3,8], %g: f32[2,5,6]", "%y = conv_wgrad %x, %g {shape=[5,3,3]}",
      "f32[5,3,3]"},
+    {"%x: bf16[2,3,8,9], %w: bf16[5,3,1,1]", "%y, %s, %q = conv_sums %x, %w",
+     "bf16[2,5,8,9] f32[2,5,1,1] f32[2,5,1,1]"},
+    {"%x: bf16[2,3,8], %w: f32[5,3,1]", "%y, %s, %q = conv_sums %x, %w",
+     "! want one 16-bit type"},
     /* ---- pools */
     {"%x: f32[2,3,8,8]",
      "%y, %i = max_pool %x {kernel_shape=[2,2], "

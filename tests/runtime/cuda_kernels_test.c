@@ -244,7 +244,8 @@ static double case_terms(const CudaCase *c) {
     switch (c->lib) {
     case PLAN_LIB_GEMM: return (double)c->p.gemm.k;
     case PLAN_LIB_GEMM_QUANTIZED: return (double)c->p.gemm_quantized.k;
-    case PLAN_LIB_CONV_FWD: return (double)(p->c / p->group) * taps;
+    case PLAN_LIB_CONV_FWD:
+    case PLAN_LIB_CONV_SUMS: return (double)(p->c / p->group) * taps;
     case PLAN_LIB_CONV_DGRAD: return (double)(p->k / p->group) * taps;
     case PLAN_LIB_CONV_WGRAD: return (double)(p->n * cuda_volume(p->out));
     default: return (double)cuda_volume(c->p.pool.kernel);
@@ -260,6 +261,7 @@ static CudaBuf magnitudes(const CudaCase *c, const CudaBuf *b, int out) {
     const LibOperand *o = lib_info(c->lib)->operands;
     if (o[out].dtype_at != o[0].dtype_at && r.dtype != AMPC_F64)
         r.dtype = AMPC_F32;
+    if (c->lib == PLAN_LIB_CONV_SUMS) m.lib = PLAN_LIB_CONV_FWD;
     memcpy((int64_t *)(void *)&m.p + o[out].dtype_at, &r.dtype, 8);
     r.data = kernels_blank(&r);
     for (int i = 0; i < out; i++) {
@@ -297,6 +299,38 @@ static bool is_exact(const CudaCase *c) {
            c->lib == PLAN_LIB_SUPPRESS;
 }
 
+/* The sums of each channel's strips, of the results y. */
+static void check_strips(const CudaCase *c, const void *y, const float *sums,
+                         const float *squares) {
+    const LibConvSums *p = &c->p.conv_sums;
+    int64_t plane = cuda_volume(p->out), columns = p->n * plane, i = 0;
+    for (int64_t from = 0; from < columns; from += p->strip)
+        for (int64_t k = 0; k < p->k; k++, i++) {
+            int64_t to = from + p->strip < columns ? from + p->strip : columns;
+            double sum = 0, size = 0, square = 0, mean;
+            for (int pass = 0; pass < 2; pass++) {
+                mean = sum / (double)(to - from);
+                for (int64_t n = from; n < to; n++) {
+                    double v =
+                        kernels_get(y, p->y_dtype,
+                                    (n / plane * p->k + k) * plane + n % plane);
+                    if (pass)
+                        square += (v - mean) * (v - mean);
+                    else
+                        sum += v, size += fabs(v);
+                }
+            }
+            double off = fabs(sum - (double)sums[i]);
+            double off2 = fabs(square - (double)squares[i]);
+            if (!CHECK_MSG(off <= 0x1p-18 * size && off2 <= 0x1p-18 * square,
+                           "%s: channel %lld, strip from %lld: %g and %g, not "
+                           "%g and %g",
+                           c->name, (long long)k, (long long)from,
+                           (double)sums[i], (double)squares[i], sum, square))
+                return;
+        }
+}
+
 static void compare(const CudaCase *c, const CudaBuf *b, int n, int first,
                     void *const *want, void *const *got) {
     if (is_exact(c)) {
@@ -310,6 +344,7 @@ static void compare(const CudaCase *c, const CudaBuf *b, int n, int first,
     CudaBuf size = magnitudes(c, b, first);
     close_to(c, &b[first], want[first], got[first], &size, case_terms(c));
     free(size.data);
+    if (c->lib == PLAN_LIB_CONV_SUMS) check_strips(c, got[2], got[3], got[4]);
 }
 
 /* factors: to which the kernel rounds its operands. */

@@ -42,11 +42,18 @@ static void conv_bufs(const CudaCase *c, CudaBuf *b) {
     int64_t filter = p->c / p->group * cuda_volume(p->kernel);
     CudaBuf w = {p->w_dtype, p->k * filter, NULL};
     CudaBuf y = {p->y_dtype, p->n * p->k * cuda_volume(p->out), NULL};
-    bool fwd = c->lib == PLAN_LIB_CONV_FWD;
+    bool fwd = c->lib == PLAN_LIB_CONV_FWD || c->lib == PLAN_LIB_CONV_SUMS;
     bool dgrad = c->lib == PLAN_LIB_CONV_DGRAD;
     b[0] = dgrad ? y : x;
     b[1] = fwd || dgrad ? w : y;
     b[2] = fwd ? y : dgrad ? x : w;
+}
+
+static void conv_sums_bufs(const CudaCase *c, CudaBuf *b) {
+    const LibConvSums *p = &c->p.conv_sums;
+    int64_t strips = (p->n * cuda_volume(p->out) + p->strip - 1) / p->strip;
+    conv_bufs(c, b);
+    b[3] = b[4] = (CudaBuf){AMPC_F32, strips * p->k, NULL};
 }
 
 static void pool_bufs(const CudaCase *c, CudaBuf *b) {
@@ -102,6 +109,7 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_DGRAD:
     case PLAN_LIB_CONV_WGRAD: conv_bufs(c, b); return 3;
+    case PLAN_LIB_CONV_SUMS: conv_sums_bufs(c, b); return 5;
     case PLAN_LIB_SCATTER_ADD:
         b[0] = (CudaBuf){s->src_dtype, s->outer * s->nidx * s->inner, NULL};
         b[1] = (CudaBuf){s->idx_dtype, s->nidx, NULL};
@@ -430,6 +438,7 @@ bool cuda_has_cases(PlanLib lib) {
     for (int i = 0; i < COUNT(tables); i++)
         for (int k = 0; k < tables[i]->len; k++)
             if (tables[i]->data[k].lib == lib) return true;
-    return is_of(cuda_conv_libs, COUNT(cuda_conv_libs), lib) ||
+    return lib == PLAN_LIB_CONV_SUMS || /* as CONV_FWD */
+           is_of(cuda_conv_libs, COUNT(cuda_conv_libs), lib) ||
            is_of(cuda_pool_libs, COUNT(cuda_pool_libs), lib);
 }

@@ -19,6 +19,7 @@ typedef struct CudaCase {
         LibGemm gemm;
         LibGemmQuantized gemm_quantized;
         LibConv conv;
+        LibConvSums conv_sums;
         LibPool pool;
         LibScatterAdd scatter;
         LibArgmax argmax;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/program/dtype.h"
+#include "runtime/program/strip.h"
 #include "tests/runtime/cuda_kernels/cuda_kernels.h"
 #include "tests/support/cuda_cases.h"
 
@@ -119,6 +120,36 @@ TEST_CASE(cuda_kernels, windows_fwd) {
 
 TEST_CASE(cuda_kernels, windows_dgrad) {
     windows_run(PLAN_LIB_CONV_DGRAD, cuda_nwindow);
+}
+
+/* Windows, and geometries that only tiles compute. */
+TEST_CASE(cuda_kernels, conv_sums) {
+    int n = 0, windows = 0, all = cuda_nwindow + cuda_ngeometry;
+    CudaCase *c = calloc((size_t)all, sizeof *c);
+    for (int i = 0; i < all; i++) {
+        const CudaGeometry *g = i < cuda_nwindow
+                                    ? &cuda_windows[i]
+                                    : &cuda_geometries[i - cuda_nwindow];
+        LibConvSums *p = &c[n].p.conv_sums;
+        c[n].name = g->name;
+        c[n].lib = PLAN_LIB_CONV_SUMS;
+        c[n].p.conv = g->c;
+        p->x_dtype = p->w_dtype = p->y_dtype = i % 2 ? AMPC_F16 : AMPC_BF16;
+        if (i % 3 == 1) p->y_dtype = AMPC_F32;
+        p->strip = CONV_STRIP;
+        p->scale = lib_bits(i % 4 ? 1 : 0.125f);
+        p->sums_dtype = AMPC_F32;
+        LoweredStep s = cuda_case_step(&c[n]);
+        StrBuf sb = {0};
+        CudaLib out;
+        print_cuda_lib(&s, 0, false, &sb, &out);
+        windows += strstr(sb.data, "_window<L0>") != NULL;
+        sb_free(&sb);
+        n++;
+    }
+    CHECK_MSG(windows >= 8 && windows < n, "%d of %d by windows", windows, n);
+    run_cases(c, n);
+    free(c);
 }
 
 /* Short lines are left to tiles. */
