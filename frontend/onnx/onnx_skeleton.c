@@ -10,7 +10,9 @@ enum {
     MODEL_GRAPH = 7,
     GRAPH_NODE = 1,
     GRAPH_INITIALIZER = 5,
+    NODE_INPUT = 1,
     NODE_OUTPUT = 2,
+    NODE_OP = 4,
     NODE_ATTRIBUTE = 5,
     ATTRIBUTE_TENSOR = 5,
     TENSOR_NAME = 8,
@@ -159,11 +161,64 @@ static bool strip_node(const Strip *s, const uint8_t *p, const uint8_t *end,
     return strip_parts(&of, p, end, parts, out);
 }
 
+/* The tensor of that name among a graph's initializers. */
+static bool find_tensor(const uint8_t *p, const uint8_t *end, Str name,
+                        Field *t) {
+    Str is;
+    while (p < end && read_field(&p, end, t))
+        if (t->number == GRAPH_INITIALIZER && t->wire == BYTES &&
+            find_name(t->body, t->end, TENSOR_NAME, &is) && is == name)
+            return true;
+    return false;
+}
+
+/* The name of the variable that TorchScript wrote as an Identity of an equal
+   tensor, *t (split_identities in onnx_names.c); NULL: the node is another. */
+static Str copied_variable(const Strip *s, const Field *node,
+                           const uint8_t *graph, const uint8_t *end, Field *t) {
+    Str op, from, to;
+    if (!find_name(node->body, node->end, NODE_OP, &op) || !op ||
+        strcmp(op, "Identity") ||
+        !find_name(node->body, node->end, NODE_OUTPUT, &to) || !to ||
+        module_find_var(s->m, to) < 0 ||
+        !find_name(node->body, node->end, NODE_INPUT, &from) || !from)
+        return NULL;
+    return find_tensor(graph, end, from, t) ? to : NULL;
+}
+
+/* That variable has values of its own now: a tensor takes the node's place.
+   Of two names in a message the last one counts. */
+static bool put_variable(const Strip *s, const Field *t, Str name,
+                         StrBuf *out) {
+    StrBuf tensor = {0};
+    size_t n = strlen(name);
+    bool ok = strip_tensor(&(Strip){s->m, name}, t->body, t->end, &tensor);
+    put_varint(&tensor, TENSOR_NAME << 3 | BYTES);
+    put_varint(&tensor, n);
+    sb_putn(&tensor, name, n);
+    put_varint(out, GRAPH_INITIALIZER << 3 | BYTES);
+    put_varint(out, tensor.len);
+    sb_putn(out, tensor.data, tensor.len);
+    sb_free(&tensor);
+    return ok;
+}
+
 static bool strip_graph(const Strip *s, const uint8_t *p, const uint8_t *end,
                         StrBuf *out) {
     static const Part parts[] = {
         {GRAPH_NODE, strip_node}, {GRAPH_INITIALIZER, strip_tensor}, {0}};
-    return strip_parts(s, p, end, parts, out);
+    const uint8_t *graph = p;
+    Field f, t;
+    while (p < end) {
+        if (!read_field(&p, end, &f)) return false;
+        Str copied = f.number == GRAPH_NODE && f.wire == BYTES
+                         ? copied_variable(s, &f, graph, end, &t)
+                         : NULL;
+        if (copied ? !put_variable(s, &t, copied, out)
+                   : !strip_parts(s, f.start, f.end, parts, out))
+            return false;
+    }
+    return true;
 }
 
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out) {

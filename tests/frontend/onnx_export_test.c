@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "frontend/frontend.h"
 #include "frontend/onnx/onnx.h"
+#include "ir/base/files.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
@@ -211,6 +213,58 @@ TEST_CASE(onnx_export, an_untouched_small_model_may_be_optimised) {
     Torch t = {0};
     CHECK(import_file(&t, "mlp.opt.onnx") == OK);
     end(&t);
+}
+
+/* ---- what ampc export writes --------------------------------------------- */
+
+/* Each tensor is filled with the length of its name. */
+static Status lengths(void *ctx, const char *name, const Type *type,
+                      void *data) {
+    (void)ctx;
+    for (int64_t i = 0; i < type_count(type); i++)
+        ((float *)data)[i] = (float)strlen(name);
+    return OK;
+}
+
+/* TorchScript writes biases that begin as equal once, and an Identity for each
+   other one; trained, they differ. */
+TEST_CASE(onnx_export, equal_tensors_that_train_apart) {
+    static const char *const names[] = {"a.bias", "second.bias"};
+    Made m;
+    StrBuf kept = {0};
+    OutFile out;
+    size_t n;
+    made_start(&m, 18);
+    m.model.producer_name = made_text(&m, "pytorch");
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "a.bias", "3", 1);
+    made_node(&m, "Identity", "a.bias", "second.bias");
+    made_node(&m, "Add", "x,a.bias", "h");
+    made_node(&m, "Mul", "h,second.bias", "y");
+    made_output(&m, "y");
+    vec_push(m.opt.arena, &m.opt.train_rules,
+             (GlobRule){.glob = "*", .train = true});
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    uint8_t *bytes = model_pack(&m.model, &n);
+    REQUIRE(onnx_skeleton(mod, bytes, n, &kept));
+    REQUIRE(outfile_open(&out, "apart.onnx", 0666, NULL, NULL));
+    REQUIRE(onnx_export(m.a, &m.d, "apart.onnx", kept.data, kept.len, lengths,
+                        NULL, &out) == OK &&
+            outfile_ready(&out) && outfile_commit(&out));
+    free(bytes);
+    sb_free(&kept);
+    char *text = read_file(&m.d, "apart.onnx", &n);
+    REQUIRE(text != NULL);
+    REQUIRE(import_onnx(m.a, &m.d, "apart.onnx", (uint8_t *)text, n, &m.opt,
+                        &mod) == OK);
+    for (int i = 0; i < 2; i++) {
+        const Var *v = var_named(mod, names[i]);
+        REQUIRE(v != NULL);
+        CHECK_NEAR(((const float *)v->init->data)[2], strlen(names[i]), 0);
+    }
+    free(text);
+    made_end(&m);
 }
 
 /* ---- dimensions ---------------------------------------------------------- */
