@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_lib_tiles.c: matrix products and convolutions by tiles. */
 #include "codegen/cuda/cuda_lib.h"
+#include "runtime/program/strip.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -284,7 +285,7 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
                      int64_t n, int64_t products, int64_t results,
                      TileOperands in, StoreRun r, int64_t depth) {
     TilePick t = tile_pick(p, x, c->w_dtype, m, n, products);
-    bool direct = m <= DIRECT_CHANNELS && !cl_sums(p);
+    bool direct = m <= CONV_FEW_CHANNELS && !cl_sums(p);
     if (results == 0) return;
     cl_begin_conv(p, c);
     if (!direct) put_tile(p, &t, x, in, r, depth, t.tiles * products);
@@ -415,7 +416,7 @@ void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     TilePick t =
         tile_pick(p, c->x_dtype, c->y_dtype, kg, cols, c->group * times);
     cl_begin_conv(p, c);
-    if (kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS) {
+    if (kg <= CONV_FEW_CHANNELS && cg <= CONV_FEW_CHANNELS) {
         cl_kernel(p, false, DIRECT_THREADS, size);
         cl_put_body(p, "_direct", "", "");
         return;

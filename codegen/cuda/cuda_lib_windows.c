@@ -2,6 +2,7 @@
 /* cuda_lib_windows.c: convolutions of stride 1 whose windows have several
    places, and their gradients (runtime/cuda/conv_window.cuh). */
 #include "codegen/cuda/cuda_lib.h"
+#include "runtime/program/strip.h"
 
 #include <math.h>
 
@@ -95,7 +96,7 @@ static bool window_pick(const LibPrint *p, const LibConv *c, bool back,
                         WindowPick *w) {
     int64_t in = back ? c->y_dtype : c->x_dtype;
     if (!window_of(c, back, w) || !dtype_is_low((DType)in) ||
-        in != c->w_dtype || w->rows <= DIRECT_CHANNELS)
+        in != c->w_dtype || w->rows <= CONV_FEW_CHANNELS)
         return false;
     int size = (w->rows > 32) + (w->rows > 64);
     const TileShape *s =

@@ -533,8 +533,8 @@ static Status multiplies(const Options *o, const Node *n, unsigned tensor,
     return fail(d, n->loc,
                 "%s: GPUs of compute capability %d.%d do not multiply %s: %s "
                 "--target cuda:%s",
-                op_info[n->op].text, number / 10, number % 10, what, instead,
-                t->arch);
+                op_info[n->op == OP_CONV_SUMS ? OP_CONV : n->op].text,
+                number / 10, number % 10, what, instead, t->arch);
 }
 
 static Status check_product(const Graph *g, const Node *n, const Options *o,

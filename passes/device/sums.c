@@ -13,11 +13,13 @@
    LeVeque, 1979); many strips are added up in two stages.
 
    Where a result is stored times a power of two, stored numbers are added up:
-   Before:  %s = mul %y, 0.015625 : f16    %u = mul %s, 64    %m = reduce_mean
-   %u After:   %s, %a, %q = conv_sums %x, %w {scale=0.015625}, and sums times 64
+   Before:  %s = mul %y, 0.015625 : f16
+            %u = mul %s, 64 : f32    %m = reduce_mean %u
+   After:   %s, %a, %q = conv_sums %x, %w {scale=0.015625}, and sums times 64
 
    Where the library multiplies a convolution faster, the kernel that is spared
-   takes longer than what is lost only if few channels are summed.
+   takes longer than what is lost only if few channels are summed and tiles fill
+   half of the GPU. A small result is read in less time than a launch takes.
 
    requires     stage PRIMITIVE
    establishes  nothing
@@ -75,6 +77,7 @@ static bool has_mean(const Sums *s, const Graph *g, ValueId y, double factor) {
         const Node *n = node_get(g, *u.at);
         if (factor == 1 ? is_channel_mean(g, n)
                         : factor_of_power(g, n) == factor &&
+                              value_dtype(g, n->out[0]) == DT_F32 &&
                               has_mean(s, g, n->out[0], 1))
             return true;
     }
@@ -82,27 +85,37 @@ static bool has_mean(const Sums *s, const Graph *g, ValueId y, double factor) {
 }
 
 /* The convolution whose results n stores, times *scale; NULL: none. */
-static const Node *stored_conv(const Sums *s, const Graph *g, const Node *n,
+static const Node *stored_conv(const Rewriter *rw, const Node *n,
                                double *scale) {
+    const Graph *g = rw->g;
     *scale = 1;
     if (n->fn || n->op == OP_CONV) return n->fn ? NULL : n;
     if (n->op != OP_CAST) *scale = factor_of_power(g, n);
     if (!*scale || !dtype_is_low(value_dtype(g, n->out[0]))) return NULL;
     const Node *conv = def_of(g, n->in[0], OP_CONV);
-    Users u = users_of(&s->users, n->in[0]);
-    return conv && value_dtype(g, n->in[0]) == DT_F32 && u.end - u.at == 1
+    return conv && value_dtype(g, n->in[0]) == DT_F32 &&
+                   uses_of(rw, n->in[0]) == 1
                ? conv
                : NULL;
 }
 
+/* Tiles of 128 channels and positions that keep half of the GPU busy. */
+static bool fills_gpu(const Graph *g, const Node *conv) {
+    const Type *y = value_type(g, conv->out[0]);
+    int64_t columns = type_count(y) / y->dim[1];
+    int64_t tiles = (columns + CONV_STRIP - 1) / CONV_STRIP *
+                    ((y->dim[1] + CONV_STRIP - 1) / CONV_STRIP);
+    return 2 * tiles >= target_of(g)->rows_enough;
+}
+
 static bool sums_pay(const Graph *g, const Node *n) {
-    enum { FEW_CHANNELS = 4 }; /* of a group: not for tensor cores */
     const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
     const TargetInfo *target = target_of(g);
     return dtype_is_low(x->dtype) && x->dtype == w->dtype &&
-           value_count(g, n->out[0]) > 0 &&
-           w->dim[0] / attr_int(n, AK_group) > FEW_CHANNELS &&
-           (target_any_epilogue(g, n) || w->dim[1] <= target->sums_depth);
+           value_count(g, n->out[0]) >= target->small_tensor &&
+           w->dim[0] / attr_int(n, AK_group) > CONV_FEW_CHANNELS &&
+           (target_any_epilogue(g, n) ||
+            (w->dim[1] <= target->sums_depth && fills_gpu(g, n)));
 }
 
 /* ---- parts --------------------------------------------------------------- */
@@ -211,7 +224,8 @@ static ValueId mean_of_parts(Builder *b, ValueId parts, const Node *n) {
 /* What is known of the sums of x. */
 static Summed *known_sums(Sums *s, const Graph *g, ValueId x) {
     const Node *mul = def_of(g, x, OP_MUL);
-    double factor = mul ? factor_of_power(g, mul) : 0;
+    double factor =
+        mul && value_dtype(g, x) == DT_F32 ? factor_of_power(g, mul) : 0;
     for (int i = 0; i < s->list.len; i++) {
         Summed *own = &s->list.data[i];
         if (factor ? same_value(own->y, mul->in[0]) && own->factor == factor
@@ -226,7 +240,7 @@ static bool sums_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Sums *all = rw->user;
     const Node n = *node_get(g, id); /* building may move the pool */
     double scale;
-    const Node *conv = n.nout == 1 ? stored_conv(all, g, &n, &scale) : NULL;
+    const Node *conv = n.nout == 1 ? stored_conv(rw, &n, &scale) : NULL;
     if (conv && sums_pay(g, conv) && has_mean(all, g, n.out[0], 1 / scale)) {
         const Node found = *conv;
         sum_conv(rw, &found, n.out[0], scale, with);

@@ -266,14 +266,15 @@ template <class Out> constexpr int strip_of = 0;
 
 /* Makes sums the results that are stored, and adds these up: the columns of a
    lane, four lanes, warps, in this order.  room: shared memory. */
-template <class T, class P, class Out>
+template <class T, class P, class Out, class Room>
 __device__ void tile_sums(const Out &out, const P &p,
-                          float (&acc)[T::mt][T::nt][4], float *room) {
+                          float (&acc)[T::mt][T::nt][4], Room &room) {
     constexpr int wide = strip_of<Out>, strips = T::n / wide;
     constexpr int warps = wide / T::warp_n;
     static_assert(strips * warps * T::warp_n == T::n, "whole strips, warps");
     typedef float Line[strips][warps];
-    Line *sums = reinterpret_cast<Line *>(room), *squares = sums + T::m;
+    static_assert(2 * T::m * sizeof(Line) <= sizeof(Room), "room for sums");
+    Line *sums = reinterpret_cast<Line *>(&room), *squares = sums + T::m;
     int lane = (int)threadIdx.x % 32, row0 = T::warp_row() + lane / 4;
     int strip = T::warp_col() / wide;
     int warp = T::warp_col() % wide / T::warp_n;
@@ -416,7 +417,7 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     static __device__ void store(const Out &out, const P &p,
                                  float (&acc)[mt][nt][4], Slice &slice) {
         if constexpr (strip_of < Out >> 0)
-            tile_sums<MmaTile>(out, p, acc, &slice[0][0]);
+            tile_sums<MmaTile>(out, p, acc, slice);
         int lane = (int)threadIdx.x % 32;
         int row = warp_row() / WM * 16 + lane / 4;
         int col = warp_col() + lane % 4 * 2;

@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 16
+#define AMPC_PLAN_VERSION 17
 
 /* ---- where bytes live ---------------------------------------------------- */
 

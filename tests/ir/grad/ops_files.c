@@ -20,11 +20,13 @@ static OpsFile ops_files[128];
 
 static int nops_files;
 
-/* In f64, or in f32 if the file does not say that its ops accept f64. */
+/* In f64, if the file says that its ops accept it; else in f32, or in bf16 if
+   they accept halves alone. */
 static Module *ops_module(Arena *a, const OpsFile *f) {
-    const char *dtypes = strstr(f->text, "# dtypes ");
-    bool wide = !dtypes || memmem(dtypes, strcspn(dtypes, "\n"), "f64", 3);
-    return parse_text(a, grad_replace(a, f->text, "$T", wide ? "f64" : "f32"));
+    const char *said = strstr(f->text, "# dtypes "), *dtype = "f64";
+    if (said && !memmem(said, strcspn(said, "\n"), "f64", 3))
+        dtype = strncmp(said, "# dtypes bf16 f16\n", 18) ? "f32" : "bf16";
+    return parse_text(a, grad_replace(a, f->text, "$T", dtype));
 }
 
 /* Uniform in the range given by the file, else in -2 .. 2. */
