@@ -77,6 +77,26 @@ def _unchecked() -> Iterator[None]:
         kind.set_default_validate_args(before)
 
 
+@contextlib.contextmanager
+def _followed() -> Iterator[None]:
+    """torch.export follows no_grad(), and forgets inference_mode()."""
+    mode: Any = torch.inference_mode
+    enter, leave = mode.__enter__, mode.__exit__
+
+    def begin(self: Any) -> None:
+        self.before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self.before and not self.mode)
+
+    def end(self: Any, *_: Any) -> None:
+        torch.set_grad_enabled(self.before)
+
+    mode.__enter__, mode.__exit__ = begin, end
+    try:
+        yield
+    finally:
+        mode.__enter__, mode.__exit__ = enter, leave
+
+
 def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             given: Any) -> Any:
     """The exported program; the batch is any where the module allows it.  torch
@@ -98,7 +118,7 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             a, k = pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            with captured, _reporting(), _unchecked():
+            with captured, _reporting(), _unchecked(), _followed():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e

@@ -256,21 +256,26 @@ def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any,
 
 
 def attention_of_rank(q: Any, k: Any, v: Any, attn_mask: Any = None,
-                      *rest: Any, **options: Any) -> Any:
-    """Of other ranks than 4: [length, width] is one head, [.., heads, length, width]
-    has several axes of batches, and heads only at rank 4 and above."""
-    if q.dim() == 4:
+                      *rest: Any, enable_gqa: bool = False, **options: Any) -> Any:
+    """Of other ranks than 4: [length, width] is one head. With enable_gqa the axis
+    before is that of heads, whose number k and v divide."""
+    if all(t.dim() == 4 for t in (q, k, v)):
         return NotImplemented
-    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
+    own = 3 if enable_gqa else 2  # axes that are not broadcast
+    batch = torch.broadcast_shapes(*(t.shape[:-own] for t in (q, k, v)))
 
-    def flat(t: Any, keep: int) -> Any:
-        return t.expand(*batch, *t.shape[-keep:]).reshape(-1, 1, *t.shape[-keep:])
+    def flat(t: Any, shape: Sequence[Any]) -> Any:
+        heads = t.shape[-3:-2] if enable_gqa else (1,)
+        return t.expand(*shape).reshape(-1, *heads, *t.shape[-2:])
 
-    if attn_mask is not None and attn_mask.dim() > 2:
-        attn_mask = flat(attn_mask, 2)
+    if attn_mask is not None and attn_mask.dim() != 2:
+        heads = q.shape[-own:-2]
+        attn_mask = attn_mask.expand(*batch, *heads, q.shape[-2], k.shape[-2])
+        attn_mask = attn_mask.reshape(-1, *(heads or (1,)), *attn_mask.shape[-2:])
     y = torch.nn.functional.scaled_dot_product_attention(
-        *(flat(t, 2) for t in (q, k, v)), attn_mask, *rest, **options)
-    return y.reshape(*batch, *y.shape[-2:])
+        *(flat(t, (*batch, *t.shape[-own:])) for t in (q, k, v)), attn_mask, *rest,
+        enable_gqa=enable_gqa, **options)
+    return y.reshape(*batch, *q.shape[-own:-2], *y.shape[-2:])
 
 
 # ---- order, places ----------------------------------------------------------
@@ -409,7 +414,7 @@ def table() -> dict[Any, Any]:
         aten._is_all_true.default: torch.all, aten._is_any_true.default: torch.any,
         aten.embedding.default: bags.embedding,
         aten.embedding_bag.default: bags.embedding_bag,
-        aten.embedding_bag.padding_idx: bags.embedding_bag,
+        aten.embedding_bag.padding_idx: bags.embedding_bag_padded,
         aten._embedding_bag.default: bags.embedding_bag,
         aten._embedding_bag_forward_only.default: bags.embedding_bag,
         aten.native_layer_norm.default: native_layer_norm,

@@ -95,7 +95,17 @@ def _with(program: Any, table: Mapping[Any, Any]) -> Any:
     return program.run_decompositions(table) if table else program
 
 
+def _without_guards(program: Any) -> None:
+    """Checks of inputs, which name those of **rest by what the program lacks."""
+    program._guards_code = []
+    for node in list(program.graph_module.graph.nodes):
+        if node.target == "_guards_fn" and not node.users:
+            program.graph_module.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
 def _prepare(program: Any) -> Any:
+    _without_guards(program)
     _stop_without_grad(program.graph_module)
     return _with(program, functions.table())
 
@@ -260,7 +270,7 @@ def _output_names(program: Any) -> list[str] | None:
 
 
 def translate(program: Any, module: Any, output_names: Sequence[str] | None,
-               options: Mapping[str, Any]) -> Any:
+              options: Mapping[str, Any]) -> Any:
     """torch's ONNXProgram."""
     names = output_names or _output_names(program)
     frozen = _name_parameters(program, module)
