@@ -64,10 +64,11 @@ static bool made_by_forward(const Ox *ox, Str name) {
     return false;
 }
 
-/* A parameter or a plain tensor: torch.export does not record which. */
+/* A parameter or a plain tensor: torch.export does not record which;
+   ampc.torch.export marks the parameters. */
 static bool lifted(Case *c) {
-    return marked(c, "CONSTANT_TENSOR") && c->role && !c->x->normalises &&
-           !strncmp(c->x->name, "lifted_tensor_", 14) &&
+    return !ox_by_ampc(c->ox) && marked(c, "CONSTANT_TENSOR") && c->role &&
+           !c->x->normalises && !strncmp(c->x->name, "lifted_tensor_", 14) &&
            !made_by_forward(c->ox, c->x->name);
 }
 
