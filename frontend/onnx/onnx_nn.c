@@ -135,6 +135,9 @@ Status onnx_integer_conv(Ox *ox) {
     TRY(centred(ox, 0, 2, &in[0]));
     TRY(centred(ox, 1, 3, &in[1]));
     TRY(convolve(ox, in, NO_VALUE, &y));
+    ox_warn_node(
+        ox, ox->node,
+        "its products are added up in fp32: results may be some units off");
     TRY(ox_whole(ox, y, DT_I32, &y));
     return ox_out(ox, 0, y);
 }
