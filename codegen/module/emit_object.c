@@ -44,6 +44,7 @@ static bool c_can_declare(const char *name) {
 /* libm's handle finds what libc exports, too. */
 static bool c_library_has(const char *name) {
     void *libraries = dlopen("libm.so.6", RTLD_LAZY);
+    if (!libraries) libraries = dlopen(NULL, RTLD_LAZY); /* another C library */
     bool found = libraries && dlsym(libraries, name);
     if (libraries) dlclose(libraries);
     return found;
@@ -65,8 +66,9 @@ static Status check_linked_symbol(const char *name, Diag *d) {
 
 /* Names of files that no output of ampc can be. */
 static Status check_no_foreign(const char *path, Diag *d) {
-    static const char *const foreign[] = {".dll",  ".lib", ".dylib", ".exe",
-                                          ".wasm", ".js",  ".h"};
+    static const char *const foreign[] = {".dll", ".lib",   ".obj",  ".pyd",
+                                          ".exe", ".dylib", ".wasm", ".js",
+                                          ".h",   ".hpp",   ".onnx"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (has_suffix(path, foreign[i]))
             return fail(d, (Loc){0},
