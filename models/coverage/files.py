@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """ONNX files that PyPI packages and repositories on GitHub carry, trained: prints
-docs/coverage/files.csv (maintainers).
+docs/coverage/files.csv, or docs/coverage/trained.csv anew (maintainers).
 
 usage: files.py AMPC FOLDER [NAME...]      names by their beginning
+       files.py AMPC FOLDER --table docs/coverage/trained.csv
+       of a FOLDER that repositories.py made, everything that can train
 
 FOLDER keeps the files, those of a repository as OWNER+NAME/PATH with __ for /.  Each is compiled for CPUs in fp32 with a mean squared
 error at its first output, to targets as far from it as its own elements are
@@ -269,8 +271,33 @@ def row(ampc, path, dims, options, folder):
             f"{min(falls, key=lambda r: np.nan_to_num(abs(r - 1), nan=9)):.3f}")
 
 
+def tried(ampc, path, dims, options):
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            said = row(ampc, path, dims, options, work)
+        except RuntimeError as e:
+            said = f"refused: {e}"
+    return [c.strip() for c in said.split("|")]
+
+
+def table(ampc, folder, name):
+    with open(name, newline="") as f:
+        rows = list(csv.DictReader(f))
+    out = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+    out.writeheader()
+    for r in rows:
+        path = os.path.join(folder, r["repository"].replace("/", "+"), r["file"])
+        dims = {k: int(n) for k, _, n in (d.rpartition("=") for d in r["sizes"].split())}
+        names = list(r)[3:]
+        out.writerow({**r, **dict(zip(names, tried(ampc, path, dims, ("--train", "*"))))})
+        sys.stdout.flush()
+
+
 def main():
     ampc, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
+    if sys.argv[3:4] == ["--table"]:
+        table(ampc, folder, sys.argv[4])
+        return
     os.makedirs(folder, exist_ok=True)
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["file", "package", "exporter", "million trained",
@@ -280,12 +307,7 @@ def main():
             continue
         path = fetch(folder, package, member)
         by = onnx.load(path, load_external_data=False).producer_name or "-"
-        with tempfile.TemporaryDirectory() as work:
-            try:
-                said = row(ampc, path, dims, options, work)
-            except RuntimeError as e:
-                said = f"refused: {e}"
-        out.writerow([name, package, by, *(c.strip() for c in said.split("|"))])
+        out.writerow([name, package, by, *tried(ampc, path, dims, options)])
         sys.stdout.flush()
 
 
