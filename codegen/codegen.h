@@ -17,7 +17,7 @@
      S or the row shape, are a pad of a few zeros behind rows of S
      (node_pads_rows), transposed codes as above, if rows are the last axis, or
      sums over all rows (node_sums_columns) that no node of the group reads. The
-   operand of another MOVE never depends on a REDUCE of the same group.
+     operand of another MOVE never depends on a REDUCE of the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
      (external operands broadcast to it), no MOVE.  The anchor reads operands of
      other groups only. After a convolution the last node may be a pool of the

@@ -17,8 +17,8 @@
                   on its own, for accuracy.
      epilogue     the rows and columns of a tile.
    Kernels whose texts differ only in sizes (sb_put_size: sizes that do not
-   decide how a loop is vectorised or unrolled) are compiled once, as a function
-   with these sizes as parameters. Compiler flags: KERNEL_CFLAGS in
+   decide how a loop is vectorised or unrolled) are compiled once: they read
+   these sizes from a table (share_c.c). Compiler flags: KERNEL_CFLAGS in
    codegen.h. */
 #include "codegen/c/print_c.h"
 

@@ -93,7 +93,8 @@ const PassRow pipeline[] = {
     {"masters", pass_masters, PASS_TARGET, STAGE_PRIMITIVE,
      "CPU: products round fp32 weights and keep no 16-bit copies"},
     {"eights", pass_eights, PASS_TARGET, STAGE_PRIMITIVE,
-     "GPUs that all can: products read numbers of 8 bits as they are stored"},
+     "products read numbers of 8 bits as stored, if all its GPUs multiply "
+     "them"},
     {"sums", pass_sums, PASS_TARGET, STAGE_PRIMITIVE,
      "GPUs: convolutions add up their results for batch norms"},
     {"reduce", pass_reduce, PASS_TARGET, STAGE_PRIMITIVE,

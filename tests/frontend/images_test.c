@@ -136,7 +136,8 @@ TEST_CASE(images, a_column_names_pictures) {
     CHECK(same[0] >= 4 && same[1] >= 0 && same[1] < 4);
     array_close(&a);
     array_close(&all);
-    /* numbers are no pictures; a missing file is named, with the table */
+    /* numbers are refused as pictures; a missing file is named, with the table
+     */
     REQUIRE(images_of_table(&d, test_tmp("list.csv"), "width", &t, &a,
                             &found) == OK);
     CHECK(!found);

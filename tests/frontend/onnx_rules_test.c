@@ -29,7 +29,7 @@ static void weights(Made *m, const char *rows) {
         made_f32(m, name, *dims == '-' ? "" : dims, 0.5f);
 }
 
-/* Adds nodes, "Op inputs output; ..", of which y is the model's output. */
+/* Adds nodes, "Op inputs output; .."; y is the model's output. */
 static void nodes(Made *m, const char *rows) {
     char op[20], in[60], out[20];
     for (int n; sscanf(rows, " %19s %59s %19[^;]%n", op, in, out, &n) == 3;

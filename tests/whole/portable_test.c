@@ -88,7 +88,8 @@ static const char struct_sizes[] =
     "    return sizes;\n"
     "}\n";
 
-/* portable_host.mjs does in JavaScript what the host in C does. */
+/* The host in JavaScript (portable_host.mjs) does the same steps as the host in
+ * C. */
 TEST_CASE(portable, javascript_trains_as_c_does) {
     static const char link[] =
         "-mexec-model=reactor -Wl,--export=ampc_module,--export=malloc,"
@@ -155,7 +156,8 @@ TEST_CASE(portable, refuses_what_does_not_go_together) {
     }
 }
 
-/* The name of the program and that of the variable that names another. */
+/* The message names the missing program and the environment variable for
+ * another. */
 TEST_CASE(portable, another_processor_needs_a_cross_compiler) {
     char *out;
     int rc = test_command(&out,

@@ -43,7 +43,7 @@ static void run(void *arg) {
     free(row);
 }
 
-/* A text that is no schedule is refused with its place. */
+/* The message for a text that does not parse names its place. */
 TEST_CASE(schedules, mistakes_have_a_place) {
     static const char *const bad[][2] = {
         {"def f(lr, i, totl) -> r class none { r = lr }", ":1: error: operand "

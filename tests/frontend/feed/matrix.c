@@ -126,7 +126,7 @@ static bool as_csv(const Layout *s, StrBuf *sb) {
 
 static const struct {
     const char *name;
-    bool (*make)(const Layout *, StrBuf *); /* false: there is no such file */
+    bool (*make)(const Layout *, StrBuf *); /* false: the file does not exist */
 } kinds[] = {{"v.npy", as_npy},
              {"v.safetensors", as_safetensors},
              {"v-idx", as_idx},

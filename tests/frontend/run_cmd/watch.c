@@ -115,7 +115,7 @@ TEST_CASE(watch, a_loss_that_is_not_finite_spikes) {
     ran_free(&r);
 }
 
-/* Steps of the usual losses are no spikes. */
+/* The watch does not count usual losses as spikes. */
 TEST_CASE(watch, a_falling_loss_does_not_spike) {
     write_data(40);
     char *out = good(&tiny_module, FEEDS "--epochs 20");
