@@ -52,7 +52,7 @@ TEST_CASE(images, are_as_pillow_reads_and_resizes_them) {
     CHECK(a.dtype == AMPC_DTYPE_U8 && a.rank == 4);
     CHECK(a.dim[0] == PICTURES && a.dim[1] == 3 && a.dim[3] == WIDTH);
     check_bytes(&a, "tests/images.rgb", 1, 15);
-    t = input(4, last, AMPC_DTYPE_F32); /* the same images, channels last */
+    t = input(4, last, AMPC_DTYPE_F32); /* images as before, channels last */
     b = opened(folder, &t);
     CHECK(b.dim[1] == HEIGHT && b.dim[3] == 3);
     enum { PIXELS = HEIGHT * WIDTH };

@@ -42,7 +42,7 @@ static void set_batch(ampc_tensor_info *t, int64_t batch) {
     t->shape[0] = batch;
 }
 
-/* The same data as made() in the script. */
+/* Data as made() in the script makes. */
 static Data make(const char *kind, const char *shape, const char *labels,
                  int classes) {
     Data d = {.out = {.name = "y", .dtype = AMPC_DTYPE_F32},

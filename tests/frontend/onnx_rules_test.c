@@ -151,6 +151,18 @@ TEST_CASE(onnx_rules, tensors_that_a_forward_makes) {
     made_end(&m);
 }
 
+/* ampc.torch.export marks all parameters: what a closure holds is none. */
+TEST_CASE(onnx_rules, captured_tensors_in_files_of_our_own) {
+    Made m;
+    start(&m, "pytorch", "lifted_tensor_0", "4", "Add");
+    made_mark(&m, "lifted_tensor_0", KIND, "CONSTANT_TENSOR");
+    sign(&m, "c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'\n");
+    made_metadata(&m, &m.model.metadata_props, &m.model.n_metadata_props,
+                  "ampc.torch.export", "1");
+    check_becomes(&m, "lifted_tensor_0", FROZEN, "CONSTANT_TENSOR in the file");
+    made_end(&m);
+}
+
 /* Weights that --accept-folded keeps still train. */
 TEST_CASE(onnx_rules, what_was_folded_of_a_parameter) {
     Made m;

@@ -40,7 +40,7 @@ static double number(JsonSpan v, const char *key) {
     return x;
 }
 
-/* What `ampc audit` says of the module; its lines go to lines.txt. */
+/* Runs `ampc audit` on the module; its lines go to lines.txt. */
 static Audited audited(const Compiled *c) {
     StrBuf feeds = {0};
     ampc_tensor_info t = {.size = sizeof t};

@@ -199,7 +199,7 @@ static double good_to(const Wanted *w, int i, int64_t k) {
     return TOL_CHANGED_MOVED * far;
 }
 
-/* The same for a row, which softmax and norms compute together: an element may
+/* Softmax and norms compute a row together: one of its elements may
    be near to its value in all ways by chance. Attention that hides every key by
    -10000 keeps three digits of its scores. */
 static double row_good_to(const Wanted *w, int i, int64_t first, int64_t n) {

@@ -14,7 +14,7 @@
 
 /* ---- data ---------------------------------------------------------------- */
 
-/* The same samples, read from text, tokens and arrays. */
+/* Samples of text, tokens and arrays. */
 TEST_CASE(run, data_from_text_and_tokens) {
     StrBuf text = {0};
     uint16_t tokens[9];
