@@ -393,8 +393,7 @@ Status ox_read_if_taken(Ox *ox, ValueId v, ValueId *y);
 Status ox_condition(Ox *ox, ValueId v, ValueId *y);
 /* `then` where `taken`, else `otherwise`: names of results of bodies. */
 Status ox_select(Ox *ox, ValueId taken, Str then, Str otherwise, ValueId *y);
-/* An Identity for x.detach() or stop_gradient in files of dynamo and jax2onnx
- */
+/* An Identity for x.detach() (dynamo) or stop_gradient (jax2onnx). */
 bool ox_detaches(const Ox *ox, const OxNode *n);
 /* True if no gradient flows through that result: the node detaches, or
    OxName.stops. */

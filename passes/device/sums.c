@@ -31,8 +31,7 @@
 
 #include <math.h>
 
-/* A stored result whose sums are known, of parts. The sums are of y * factor.
- */
+/* A stored result whose sums are known, of parts: those of y * factor. */
 typedef struct Summed {
     ValueId y, mean; /* mean: 0: not yet                                     */
     ValueId sums, squares, count; /* count: elements of a part               */

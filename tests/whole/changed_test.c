@@ -199,9 +199,9 @@ static double good_to(const Wanted *w, int i, int64_t k) {
     return TOL_CHANGED_MOVED * far;
 }
 
-/* Softmax and norms compute a row together: one of its elements may
-   be near to its value in all ways by chance. Attention that hides every key by
-   -10000 keeps three digits of its scores. */
+/* Softmax and norms compute a row together: one of its elements may be near to
+   its value in all ways by chance. Attention that hides every key by -10000
+   keeps three digits of its scores. */
 static double row_good_to(const Wanted *w, int i, int64_t first, int64_t n) {
     double far = 0;
     for (int64_t k = first; k < first + n; k++) {
