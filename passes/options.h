@@ -229,12 +229,16 @@ typedef struct InputValue {
     VEC(SetNumber) numbers; /* one: it fills the input */
 } InputValue;
 
+/* --f8-scales: from the largest number of a tensor in this step, in earlier
+   ones, or of each block of 32 */
+typedef enum F8Scales { F8_CURRENT, F8_DELAYED, F8_BLOCK } F8Scales;
+
 typedef struct Options {
     Arena *arena;
     Precision precision;
-    bool f8_products; /* .. and products of layers read f8 (pass eight), .. */
-    bool f8_delayed;  /* .. with scales of earlier steps */
-    bool half_model;  /* O2, O3: the model itself is 16 bits, .. */
+    bool f8_products;   /* .. and products of layers read f8 (pass eight), .. */
+    F8Scales f8_scales; /* .. with these scales */
+    bool half_model;    /* O2, O3: the model itself is 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
     bool fp16_residuals; /* PLACE_EXACT: residual streams are fp16, and in bf16

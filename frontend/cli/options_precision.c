@@ -97,10 +97,10 @@ Status set_gradient_dtype(Options *o, Spec *s) {
 }
 
 Status set_f8_scales(Options *o, Spec *s) {
-    static const char *const words[] = {"current", "delayed", NULL};
+    static const char *const words[] = {"current", "delayed", "block", NULL};
     int i;
     TRY(spec_pick(s, words, s->text, &i));
-    o->f8_delayed = i != 0;
+    o->f8_scales = (F8Scales)i;
     return OK;
 }
 

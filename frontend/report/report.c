@@ -240,7 +240,9 @@ typedef struct Sum {
 static bool reads_f8(const Graph *g, ValueId v) {
     const Node *n;
     if (dtype_info[value_dtype(g, v)].stored) return true;
-    while ((n = value_maker(g, v)) && !n->fn && node_kind(n) == KIND_VIEW)
+    while ((n = value_maker(g, v)) && !n->fn &&
+           (node_kind(n) == KIND_VIEW ||
+            (n->op == OP_MUL && dtype_is_low(value_dtype(g, v)))))
         v = n->in[0];
     return n && n->op == OP_CAST && dtype_info[value_dtype(g, n->in[0])].stored;
 }

@@ -31,7 +31,8 @@ KINDS = [("bf16, masters %s%s" % (masters, keep), state,
           "--precision bf16 --masters %s --state-dtype %s%s" % (masters, state, keep))
          for masters, state, keep in KINDS]
 PRODUCTS = [(kind, "fp32", "--precision " + kind)
-            for kind in ("bf16", "f8", "f8 --f8-scales delayed")]
+            for kind in ("bf16", "f8", "f8 --f8-scales delayed",
+                         "f8 --f8-scales block")]
 
 
 def npy(path, dtype, shape, code, values):

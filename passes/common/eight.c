@@ -16,13 +16,17 @@
        --f8-scales delayed
      - else the largest magnitude of earlier steps (eight_history.c): the kernel
        that computes the value can round it, too
+   With --f8-scales block all are e4m3 with a scale for each 32 that a product
+   adds up side by side (eight_blocks.c), so that a matrix has codes along its
+   rows and other codes along its columns.
    bf16 holds every f8 number, so that products are those of
    f8 numbers with fp32 sums. A product of forward, and the two of its gradient,
    read f8 if
      - it multiplies by a matrix of the model, and by no policy line
      - it is neither the first product on its way nor the last: embeddings'
        neighbours and heads stay bf16
-     - rows, columns and terms are multiples of 16, and at least 64
+     - rows, columns and terms are multiples of 16 (of blocks: 32), and at
+       least 64
    Codes of a forward value are what backward reads, in the place of the value.
 
    requires     stage PRIMITIVE, types chosen, nothing recomputed
@@ -57,6 +61,7 @@ typedef struct Eight {
     int values;         /* of the graph before */
     VEC(EightLayer) layers;
     EightHistory *history; /* NULL: scales are of this step */
+    EightBlocks *blocks;   /* per value; NULL: not --f8-scales block */
 } Eight;
 
 /* ---- which products ------------------------------------------------------ */
@@ -84,14 +89,17 @@ static int matrix_of_model(const Graph *g, ValueId v) {
     return source < 0 ? value_get(g, v)->var : source;
 }
 
-static bool fits_eight(int64_t n) { return n >= LEAST && n % UNIT == 0; }
+static bool fits_eight(const Eight *e, int64_t n) {
+    return n >= LEAST && n % (e->blocks ? BLOCK_SIZE : UNIT) == 0;
+}
 
 static bool reads_low(const Node *n) {
     return !n->fn && op_info[n->op].amp == AMP_LOW;
 }
 
 /* A product of a layer, apart from its place. */
-static bool is_of_layer(const Graph *g, const Node *n) {
+static bool is_of_layer(const Eight *e, const Node *n) {
+    const Graph *g = e->g;
     if (n->fn || n->op != OP_MATMUL || n->flags || n->loc.amp ||
         !n->loc.named || value_type(g, n->in[1])->rank != 2 ||
         matrix_of_model(g, n->in[1]) < 0)
@@ -100,8 +108,8 @@ static bool is_of_layer(const Graph *g, const Node *n) {
     int64_t k = w->dim[0], all = value_count(g, n->in[0]);
     if (attr_int(n, AK_trans_b)) k = w->dim[1];
     return dtype_is_low(value_dtype(g, n->in[0])) && dtype_is_low(w->dtype) &&
-           fits_eight(w->dim[0]) && fits_eight(w->dim[1]) &&
-           fits_eight(all / k);
+           fits_eight(e, w->dim[0]) && fits_eight(e, w->dim[1]) &&
+           fits_eight(e, all / k);
 }
 
 /* Layers between the first and the last products. */
@@ -120,7 +128,7 @@ static void find_layers(Eight *e) {
         bool any = false;
         for (int k = 0; k < n->nout; k++) any |= ahead[n->out[k].i];
         if (n->flags) continue;
-        if (any && after[n->in[0].i] && is_of_layer(g, n))
+        if (any && after[n->in[0].i] && is_of_layer(e, n))
             vec_push(e->a, &e->layers,
                      (EightLayer){n->loc.named, matrix_of_model(g, n->in[1])});
         for (int k = 0; k < n->nin; k++)
@@ -211,6 +219,33 @@ static ValueId eight_read(Eight *e, Builder *b, ValueId v, int weight,
     return b_reshape(b, x, t.rank, t.dim);
 }
 
+/* The bf16 numbers for which the codes of v stand, a matrix or rows of one. */
+static ValueId block_read(Eight *e, Builder *b, ValueId v, bool down) {
+    const Type t = *value_type(e->g, v);
+    int64_t columns = t.dim[t.rank - 1];
+    ValueId root = below_views(e->g, v);
+    EightBlocks *its = &e->blocks[root.i];
+    if (its->columns && its->columns != columns) its = NEW(e->a, EightBlocks);
+    if (!its->columns) eight_blocks(b, unrounded(e->g, root), columns, its);
+    return b_reshape(b, eight_blocks_read(b, its, down), t.rank, t.dim);
+}
+
+static void multiply_blocks(Eight *e, NodeId id) {
+    Graph *g = e->g;
+    const Node n = *node_get(g, id); /* building may move the pool */
+    Builder b = {.g = g, .flags = n.flags, .loc = n.loc};
+    bool ta = attr_int(&n, AK_trans_a), tb = attr_int(&n, AK_trans_b);
+    if (value_type(g, n.in[1])->rank == 2 &&
+        (!ta || value_type(g, n.in[0])->rank == 2)) {
+        ValueId x = block_read(e, &b, n.in[0], ta),
+                w = block_read(e, &b, n.in[1], !tb);
+        Node *own = node_get(g, id);
+        own->in[0] = x;
+        own->in[1] = w;
+    }
+    vec_push(g->arena, &g->order, id);
+}
+
 static void multiply_eights(Eight *e, NodeId id, int weight) {
     Graph *g = e->g;
     const Node n = *node_get(g, id); /* building may move the pool */
@@ -231,21 +266,24 @@ static void multiply_eights(Eight *e, NodeId id, int weight) {
     vec_push(g->arena, &g->order, id);
 }
 
-static void eight_graph(Graph *g, bool delayed, Arena *a) {
+static void eight_graph(Graph *g, F8Scales scales, Arena *a) {
     EightHistory history = {.g = g, .a = a};
     Eight e = {.g = g,
                .a = a,
                .most = bounds_find(g, a),
                .values = g->values.len,
-               .history = delayed ? &history : NULL};
+               .history = scales == F8_DELAYED ? &history : NULL};
     int n;
+    if (scales == F8_BLOCK) e.blocks = NEW_ARRAY(a, EightBlocks, e.values);
     find_layers(&e);
     if (!e.layers.len) return;
     e.of = NEW_ARRAY(a, Eighth, e.values);
     NodeId *old = order_take(g, a, &n);
     for (int i = 0; i < n; i++) {
         const EightLayer *l = eight_layer(&e, node_get(g, old[i]));
-        if (l)
+        if (l && e.blocks)
+            multiply_blocks(&e, old[i]);
+        else if (l)
             multiply_eights(&e, old[i], l->weight);
         else
             vec_push(g->arena, &g->order, old[i]);
@@ -255,12 +293,13 @@ static void eight_graph(Graph *g, bool delayed, Arena *a) {
 
 Status pass_eight(Module *m, PassCtx *cx) {
     const Options *o = cx->opt;
-    if (o->f8_delayed && !o->f8_products) {
-        fail(cx->diag, (Loc){0}, "--f8-scales delayed is for --precision f8");
+    if (o->f8_scales && !o->f8_products) {
+        fail(cx->diag, (Loc){0}, "--f8-scales %s is for --precision f8",
+             o->f8_scales == F8_DELAYED ? "delayed" : "block");
         return ERR_USAGE;
     }
     if (!o->f8_products) return OK;
     for (int i = 0; i < m->graphs.len; i++)
-        eight_graph(m->graphs.data[i], o->f8_delayed, cx->scratch);
+        eight_graph(m->graphs.data[i], o->f8_scales, cx->scratch);
     return pass_dce(m, cx); /* views of what codes replace in backward */
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eight.h: scales of numbers of 8 bits from the largest magnitudes of earlier
-   steps (--f8-scales delayed). */
+   steps (--f8-scales delayed), and of blocks (--f8-scales block). */
 #ifndef AMPC_PASSES_COMMON_EIGHT_H
 #define AMPC_PASSES_COMMON_EIGHT_H
 
 #include "ir/ir.h"
+#include "runtime/program/blocks.h"
 
 enum { EIGHT_HISTORY = 16 }; /* batches that a history remembers */
 
@@ -38,5 +39,19 @@ ValueId eight_history(EightHistory *h, Builder *b, ValueId v, int weight,
 void eight_history_skip(EightHistory *h, int weight, DType d);
 /* Appends the nodes by which the graph writes its histories. */
 void eight_history_write(EightHistory *h);
+
+/* A matrix in codes e4m3, with a scale e8m0 for each block; [0]: blocks lie
+   along its rows, [1]: along its columns. */
+typedef struct EightBlocks {
+    int64_t columns; /* 0: not made */
+    ValueId code[2], scale[2];
+    ValueId read[2][2]; /* bf16 again: in forward, in backward */
+} EightBlocks;
+
+/* Codes of v as a matrix of that many columns; rows and columns are multiples
+   of BLOCK_SIZE. */
+void eight_blocks(Builder *b, ValueId v, int64_t columns, EightBlocks *to);
+/* The bf16 numbers for which codes stand; down: of blocks along columns. */
+ValueId eight_blocks_read(Builder *b, EightBlocks *of, bool down);
 
 #endif

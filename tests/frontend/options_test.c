@@ -44,7 +44,7 @@ void options_dump(const Options *o, StrBuf *sb) {
     TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
     TEXT_OF(gradient_dtype, dtype_info[o->gradient_dtype].text);
     TEXT_OF(state_dtype, dtype_info[o->state_dtype].text), INT(masters);
-    INT(f8_delayed), INT(shard_optimizer), INT(clip_previous),
+    INT(f8_scales), INT(shard_optimizer), INT(clip_previous),
         INT(optimizer_in_backward), INT(sync_batchnorm), INT(heads.len);
     INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased),
         INT(batchnorm_cumulative);
@@ -304,7 +304,8 @@ const OptionRow options_settings[] = {
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
     {"--precision", "f8", "f8_products=1"},
     {"--f8-scales", "current", ""},
-    {"--f8-scales", "delayed", "f8_delayed=1"},
+    {"--f8-scales", "delayed", "f8_scales=1"},
+    {"--f8-scales", "block", "f8_scales=2"},
     {"--keep", "same", ""},
     {"--keep", "f8", "keep_f8=1"},
     {"--gradient-dtype", "fp32", ""},

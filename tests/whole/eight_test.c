@@ -70,6 +70,22 @@ static void as_eight(float *v, bool gradient, float size) {
     }
 }
 
+/* The same with a scale for each 32 along rows, or along columns: the least
+   power of two for which no number is beyond 448. */
+static void as_blocks(float *v, bool down) {
+    int step = down ? N : 1, line = down ? 1 : N;
+    for (int i = 0; i < ALL / 32; i++) {
+        float *at = v + i % N * line + i / N * 32 * step, most = 0;
+        int e = -126;
+        for (int k = 0; k < 32; k++) most = fmaxf(most, fabsf(at[k * step]));
+        while (ldexp(448, e) < (double)most) e++;
+        for (int k = 0; k < 32; k++) {
+            float y = ldexpf(at[k * step], -e);
+            at[k * step] = ldexpf(f8e4m3_to_f32(f32_to_f8e4m3(y)), e);
+        }
+    }
+}
+
 static float h[ALL], dy[ALL];
 
 /* The operands of the middle product's gradient, in bf16. */
@@ -82,9 +98,9 @@ static void make_operands(void) {
 }
 
 /* A step by SGD changes w by the gradient from codes for numbers up to those
-   sizes. */
-static void check_step(const Compiled *m, ampc_session *s, float h_size,
-                       float dy_size) {
+   sizes; 0: of blocks. Returns the loss. */
+static double check_step(const Compiled *m, ampc_session *s, float h_size,
+                         float dy_size) {
     static float before[ALL], w[ALL];
     static double sum[ALL], exact[ALL];
     ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
@@ -93,12 +109,17 @@ static void check_step(const Compiled *m, ampc_session *s, float h_size,
                        ampc_in("c", slope, sizeof slope, AMPC_DTYPE_F32)};
     double off = 0, rounding = 0, size = 0;
     read_var(m, s, "w", before, sizeof before, AMPC_DTYPE_F32);
-    step_ok(m, s, in, 4);
+    double loss = step_ok(m, s, in, 4).loss;
     read_var(m, s, "w", w, sizeof w, AMPC_DTYPE_F32);
     make_operands();
     product(h, true, dy, false, exact);
-    as_eight(h, false, h_size);
-    as_eight(dy, true, dy_size);
+    if (h_size > 0) {
+        as_eight(h, false, h_size);
+        as_eight(dy, true, dy_size);
+    } else {
+        as_blocks(h, true);
+        as_blocks(dy, true);
+    }
     product(h, true, dy, false, sum);
     for (int i = 0; i < ALL; i++) {
         off += pow((double)before[i] - (double)w[i] - sum[i], 2);
@@ -108,6 +129,7 @@ static void check_step(const Compiled *m, ampc_session *s, float h_size,
     printf("%g of %g of %g\n", sqrt(off), sqrt(rounding), sqrt(size));
     CHECK_MSG(off <= 1e-10 * size, "%g of %g", sqrt(off), sqrt(size));
     CHECK_MSG(rounding >= 1e-4 * size, "%g of %g", sqrt(rounding), sqrt(size));
+    return loss;
 }
 
 static void fill_all(void) {
@@ -121,6 +143,46 @@ TEST_CASE(eight, gradients_of_the_middle_product_read_f8) {
     Compiled m = compile_text(model, "--precision f8 --optimizer sgd,lr=1");
     ampc_session *s = open_threads(&m, 2);
     check_step(&m, s, largest(h), largest(dy));
+    m.api->close(s);
+    compiled_close(&m);
+}
+
+/* Rows of many sizes. */
+static void stretch(float *v) {
+    for (int i = 0; i < ALL; i++) v[i] = ldexpf(v[i], i / N * 5 % 7);
+}
+
+/* The loss from codes of the middle product's operands. */
+static double loss_of_blocks(const float *weight) {
+    static float w[ALL], y[ALL];
+    static double sum[ALL];
+    double loss = 0;
+    make_operands();
+    memcpy(w, weight, sizeof w);
+    as_blocks(h, false);
+    as_blocks(w, true);
+    product(h, false, w, false, sum);
+    as_bf16(sum, y);
+    product(y, false, b, false, sum);
+    for (int i = 0; i < ALL; i++)
+        loss += (double)(bf16((float)sum[i]) * bf16(slope[i]));
+    return loss;
+}
+
+TEST_CASE(eight, scales_of_blocks) {
+    float w[ALL];
+    fill_all();
+    stretch(x);
+    stretch(slope);
+    Compiled m = compile_text(model, "--precision f8 --f8-scales block "
+                                     "--optimizer sgd,lr=1");
+    ampc_session *s = open_threads(&m, 2);
+    for (int i = 0; i < 3; i++) {
+        read_var(&m, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+        double loss = check_step(&m, s, 0, 0), want = loss_of_blocks(w);
+        CHECK_MSG(fabs(loss - want) <= 1e-5 * fabs(want),
+                  "step %d: loss %g, want %g", i, loss, want);
+    }
     m.api->close(s);
     compiled_close(&m);
 }
