@@ -45,6 +45,7 @@ typedef struct LoweredStep {
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
     ProductEnd end;          /* the epilogue's buffers, if cuBLASLt computes
                                 the whole epilogue */
+    ValueId blocks[2];       /* scales of blocks of a product's operands     */
     uint32_t fn, second;     /* fields of PlanStep, as is scratch; for GPUs */
     uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */

@@ -9,25 +9,42 @@
 
 #include <string.h>
 
+/* The refs behind a, b and the result that `how` names. */
+static void more_refs(const LoweredStep *s, uint32_t how, ValueId *refs) {
+    int adds = product_adds(how);
+    if (product_scales(how)) refs[0] = s->end.scale;
+    for (int i = 0; product_blocks(how) && i < 2; i++) refs[i] = s->blocks[i];
+    if (adds >= 0) refs[adds] = s->end.add;
+}
+
+/* The epilogue of a product whose blocks have scales. */
+static PlanProduct of_blocks(PlanProduct how) {
+    return how == PLAN_PRODUCT_BIAS  ? PLAN_PRODUCT_BLOCKS_BIAS
+           : how == PLAN_PRODUCT_ADD ? PLAN_PRODUCT_BLOCKS_ADD
+                                     : PLAN_PRODUCT_BLOCKS;
+}
+
 bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     LibGemm *p = arena_dup(a, s->pars, sizeof *p);
     ASSERT(s->npar * sizeof(int64_t) == sizeof *p);
     if (!product_fits(p)) return false;
+    PlanProduct how = PLAN_PRODUCT_PLAIN;
+    ValueId refs[6] = {s->refs[0], s->refs[1], s->refs[2]};
     if (s->epilogue) {
-        if (s->end.how == PLAN_PRODUCT_PLAIN) return false;
-        uint32_t how = s->end.how;
+        how = s->end.how;
+        if (how == PLAN_PRODUCT_PLAIN) return false;
         ASSERT(s->epilogue->bufs.len == 1 + (int)product_more(how));
         const KBuf *buf = s->epilogue->bufs.data;
-        int result = 0, adds = product_adds(how);
+        int result = 0;
         while (!buf[result].written) result++;
-        ValueId refs[5] = {s->refs[0], s->refs[1], s->ep_refs[result]};
-        if (product_scales(how)) refs[3] = s->end.scale;
-        if (adds >= 0) refs[3 + adds] = s->end.add;
-        out->fn = how;
+        refs[2] = s->ep_refs[result];
         p->c_dtype = buf[result].dtype;
-        out->refs = arena_dup(a, refs, sizeof refs);
-        out->nref = 3 + (int)product_more(how);
     }
+    if (is_value(s->blocks[0])) how = of_blocks(how);
+    more_refs(s, how, refs + 3);
+    out->fn = how;
+    out->refs = arena_dup(a, refs, sizeof refs);
+    out->nref = 3 + (int)product_more(how);
     out->kind = PLAN_PRODUCT;
     out->pars = (int64_t *)(void *)p;
     if (p->a_dtype == DT_F32 && s->factors) {

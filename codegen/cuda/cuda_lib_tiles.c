@@ -257,16 +257,18 @@ void print_cuda_product(const LibGemm *p, bool epilogue, int number, StrBuf *sb,
               epilogue ? "the epilogue of a product" : "any product", a, number,
               a, b, c, acc);
     cl_kernel(&lp, false, EACH_THREADS, GPU_BLOCKS);
-    sb_printf(sb,
-              "const %s *__restrict__ a, const %s *__restrict__ b, %s *c, "
-              "const float *scale,\n    const void *more, long long m, long "
-              "long n, long long k, long long batch,\n    long long a_bs, long "
-              "long b_bs, long long a_rs, long long a_cs,\n    long long b_rs, "
-              "long long b_cs, long long how)\n{\n    const ProductShape s = "
-              "{m, n, k, batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs};\n    "
-              "%s<L%d>(%sc, s, {how, scale, more});\n}\n",
-              a, b, c, epilogue ? "product_after" : "product_any", number,
-              epilogue ? "" : "a, b, ");
+    sb_printf(
+        sb,
+        "const %s *__restrict__ a, const %s *__restrict__ b, %s *c, "
+        "const float *scale,\n    const void *more, const e8m0 *a_scales, "
+        "const e8m0 *b_scales, long long m,\n    long long n, long long k, "
+        "long long batch, long long a_bs, long long b_bs,\n    long long "
+        "a_rs, long long a_cs, long long b_rs, long long b_cs, long long "
+        "how)\n{\n    const ProductShape s = {m, n, k, batch, a_bs, b_bs, "
+        "a_rs, a_cs, b_rs, b_cs};\n    %s<L%d>(%sc, s, {how, scale, "
+        "more});\n}\n",
+        a, b, c, epilogue ? "product_after" : "product_any", number,
+        epilogue ? "" : "{a, a_scales}, {b, b_scales}, ");
 }
 
 /* ---- convolution --------------------------------------------------------- */

@@ -81,12 +81,21 @@ static AmpcFactors product_factors(const EmitGroup *g) {
 
 /* The epilogue that cuBLASLt computes, and how factors are rounded. */
 static void add_product(Facts *f, const EmitGroup *g) {
-    static const char *const product[] = {
-        "none", "bias", "scale", "add", "scale and bias", "scale, added"};
+    static const char *const product[] = {"none",
+                                          "bias",
+                                          "scale",
+                                          "add",
+                                          "scale and bias",
+                                          "scale, added",
+                                          "scales of blocks",
+                                          "scales of blocks and bias",
+                                          "scales of blocks, added"};
     uint32_t fn = g->step.fn;
     const char *words = fn == PLAN_PRODUCT_ADD ? ", added to what is there"
                         : fn == PLAN_PRODUCT_SCALE_ADD
                             ? " with scale, added to what is there"
+                        : fn == PLAN_PRODUCT_BLOCKS_ADD
+                            ? " with scales of blocks, added to what is there"
                         : fn ? " with %s"
                              : "";
     AmpcFactors factors = product_factors(g);

@@ -151,9 +151,10 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
 
 /* cuBLASLt leaves nothing out, our own kernels do. Where factors are rounded,
    tensor cores compute fp32 products in less than half of our kernels' time:
-   then all of them run. */
+   then all of them run, as do products whose blocks have scales. */
 static bool own_product(const LoweredStep *s) {
-    return is_value(s->guard.when) && s->factors == AMPC_FACTORS_F32;
+    return is_value(s->guard.when) && s->factors == AMPC_FACTORS_F32 &&
+           !is_value(s->blocks[0]);
 }
 
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,

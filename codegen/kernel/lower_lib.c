@@ -260,6 +260,8 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
         t[i] = is_value(v[i]) ? value_type(g, v[i]) : NULL;
         if (lib_writes(lib, i) && t[i] && type_count(t[i])) out->empty = false;
     }
+    for (int i = 0; n->op == OP_MATMUL && nin < n->nin; i++)
+        out->blocks[i] = view_root(g, n->in[nin++]);
     ASSERT(nin == n->nin && nout == n->nout);
     memset(&p, 0, sizeof p);
     int64_t *par = (int64_t *)(void *)&p; /* named like their attributes */

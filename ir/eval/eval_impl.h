@@ -76,6 +76,9 @@ typedef struct EvalInts {
 } EvalInts;
 int64_t eval_expr_i(OpCode op, const EvalInts *in, const char **err);
 
+/* matmul with scales of blocks. */
+Status eval_scaled_blocks(EvalCx *cx);
+
 #define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
            kind, cost, eval, lower, expr)                                      \
     EvalFn eval_##eval;

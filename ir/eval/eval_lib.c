@@ -190,6 +190,7 @@ static int64_t mat_batch(const Mat *m, const Type *out, const int64_t *idx) {
 Status eval_matmul(EvalCx *cx) {
     Mat a = mat(cx->in[0], attr_int(cx->n, AK_trans_a));
     Mat b = mat(cx->in[1], attr_int(cx->n, AK_trans_b));
+    if (cx->n->nin > 2) return eval_scaled_blocks(cx);
     Type batch = *type_get(cx->out[0]->type);
     const Type *out = type_get(cx->out[0]->type);
     int64_t idx[MAX_RANK] = {0}, one = a.rows * b.cols;

@@ -1,12 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_type_nn.c: type rules of library ops.                                */
 #include "ir/op/rule.h"
+#include "runtime/program/blocks.h"
 #include "runtime/program/quantized.h"
 #include "runtime/program/strip.h"
 
 #include <string.h>
 
 /* ---- matrix product ------------------------------------------------------ */
+
+/* Scales of the blocks of codes in operands 0 and 1. */
+static Status block_scales_fit(TypeCtx *cx) {
+    for (int i = 0; i < 2; i++) {
+        const Type *codes = cx->ins[i], *s = cx->ins[2 + i];
+        int64_t k = codes->dim[codes->rank - 1];
+        if (!s || !dtype_info[codes->dtype].stored || k == 0 ||
+            k % BLOCK_SIZE || (i == 1 && codes->rank != 2) ||
+            attr_int(cx->n, AK_trans_a) || !attr_int(cx->n, AK_trans_b))
+            return type_error(cx,
+                              "scales of blocks want codes of 8 bits, "
+                              "trans_b and whole blocks of %d",
+                              BLOCK_SIZE);
+        int64_t want = block_scales(type_count(codes) / k, k);
+        if (s->dtype != DT_E8M0 || type_count(s) != want)
+            return type_error(cx, "scales are %s, want %lld of e8m0", TXT(s),
+                              (long long)want);
+    }
+    return OK;
+}
 
 Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
@@ -32,6 +53,7 @@ Status ty_matmul(TypeCtx *cx) {
                                           : dtype_promote(a->dtype, b->dtype);
     t.dim[t.rank++] = m;
     t.dim[t.rank++] = n;
+    if (cx->n->nin > 2) TRY(block_scales_fit(cx));
     return type_result(cx, 0, &t);
 }
 

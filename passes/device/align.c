@@ -213,7 +213,7 @@ static bool slice_behind_sum(Rewriter *rw, const Node *n, ValueId *with) {
 
 static bool align_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const Node n = *node_get(rw->g, id); /* building may move the pool */
-    if (n.op == OP_MATMUL) return align_product(rw, &n, with);
+    if (n.op == OP_MATMUL && n.nin == 2) return align_product(rw, &n, with);
     if (n.op == OP_ADD)
         return slice_behind_bias(rw, &n, with) ||
                slice_behind_sum(rw, &n, with);

@@ -134,9 +134,9 @@ ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
     if (n < 1 || n > PRODUCT_MOST_AFTER) return none;
     DType in = value_dtype(g, product->in[0]),
           out = value_dtype(g, node_get(g, after[n - 1])->out[0]);
-    bool eights = lib_is_eight(in);
+    bool eights = lib_is_eight(in), blocks = product->nin > 2;
     if (!product_fits_types(in, value_dtype(g, product->in[1]), out) ||
-        (n > 1 && !eights))
+        (n > 1 && (!eights || blocks)))
         return none;
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, after[i]);
@@ -145,7 +145,8 @@ ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
             return none;
         ValueId with = operand_beside(x, y);
         PlanProduct sum = product_sum(g, y, x, with, eights, out);
-        if (i == 0 && product_scaled(g, x, with) && (out == DT_F32 || eights)) {
+        if (i == 0 && !blocks && product_scaled(g, x, with) &&
+            (out == DT_F32 || eights)) {
             end.how = PLAN_PRODUCT_SCALE;
             end.scale = view_root(g, with);
         } else if (i == n - 1 && sum != PLAN_PRODUCT_PLAIN) {

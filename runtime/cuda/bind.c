@@ -90,7 +90,7 @@ typedef struct Counts {
     uint64_t scratch;
 } Counts;
 
-enum { PRODUCT_NUMBERS = 11, PRODUCT_REFS = 5 };
+enum { PRODUCT_NUMBERS = 11, PRODUCT_REFS = 7 };
 
 static uint64_t inputs_bytes(const AmpcModule *m, const PlanProgram *p) {
     uint64_t total = 0, bytes = 0;
@@ -318,6 +318,8 @@ static ampc_status bind_own(Binder *b, GpuStep *out) {
     for (uint32_t i = 0; i < 3; i++) push(b->d, ref_at(b, i));
     push(b->d, product_scales(t->fn) ? ref_at(b, 3) : 0);
     push(b->d, add >= 0 ? ref_at(b, 3 + (uint32_t)add) : 0);
+    for (uint32_t i = 0; i < 2; i++)
+        push(b->d, product_blocks(t->fn) ? ref_at(b, 3 + i) : 0);
     for (int i = 0; i < PRODUCT_NUMBERS; i++) push(b->d, (uint64_t)numbers[i]);
     if (t->second)
         status = launch_shape(b, t->second - 1, k[t->second - 1].blocks,

@@ -117,7 +117,8 @@ enum {
     LT_OP_T = 1,
     LT_POINTER_HOST = 0,
     LT_POINTER_DEVICE = 1,
-    LT_POINTER_SCALE = 2, /* ours: LT_DESC_A_SCALE_POINTER in its place */
+    LT_POINTER_SCALE = 2,  /* ours: LT_DESC_A_SCALE_POINTER in its place */
+    LT_POINTER_BLOCKS = 3, /* ours: scales of blocks */
     LT_ORDER_COL = 0
 };
 
@@ -127,7 +128,15 @@ enum { /* cublasLtMatmulDescAttributes_t */
        LT_DESC_TRANSB = 4,
        LT_DESC_EPILOGUE = 7,
        LT_DESC_BIAS_POINTER = 8,
-       LT_DESC_A_SCALE_POINTER = 17
+       LT_DESC_A_SCALE_POINTER = 17,
+       LT_DESC_B_SCALE_POINTER = 18,
+       LT_DESC_A_SCALE_MODE = 31,
+       LT_DESC_B_SCALE_MODE = 32
+};
+
+enum { /* cublasLtMatmulMatrixScale_t */
+       LT_SCALE_ONE = 0,
+       LT_SCALE_VEC32_UE8M0 = 2
 };
 
 enum { /* cublasLtMatrixLayoutAttribute_t */

@@ -76,12 +76,14 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 /* ---- where cuBLASLt refuses ---------------------------------------------- */
 
 /* A PlanProduct, computed by product_any. */
-#define PRODUCT_PLAIN      0
-#define PRODUCT_BIAS       1
-#define PRODUCT_SCALE      2
-#define PRODUCT_ADD        3
-#define PRODUCT_SCALE_BIAS 4
-#define PRODUCT_SCALE_ADD  5
+#define PRODUCT_PLAIN       0
+#define PRODUCT_BIAS        1
+#define PRODUCT_SCALE       2
+#define PRODUCT_ADD         3
+#define PRODUCT_SCALE_BIAS  4
+#define PRODUCT_SCALE_ADD   5
+#define PRODUCT_BLOCKS_BIAS 7
+#define PRODUCT_BLOCKS_ADD  8
 
 /* The epilogue: `more` has elements of C. */
 struct ProductAfter {
@@ -93,9 +95,11 @@ struct ProductAfter {
     __device__ C finish(Acc acc, long long i, long long col) const {
         const C *c = (const C *)more;
         if (scale) acc = acc * (Acc)*scale;
-        if (how == PRODUCT_BIAS || how == PRODUCT_SCALE_BIAS)
+        if (how == PRODUCT_BIAS || how == PRODUCT_SCALE_BIAS ||
+            how == PRODUCT_BLOCKS_BIAS)
             acc = acc + (Acc)widen(c[col]);
-        if (how == PRODUCT_ADD || how == PRODUCT_SCALE_ADD)
+        if (how == PRODUCT_ADD || how == PRODUCT_SCALE_ADD ||
+            how == PRODUCT_BLOCKS_ADD)
             acc = acc + (Acc)widen(c[i]);
         return narrow<C>(acc);
     }
@@ -114,17 +118,48 @@ template <class P> struct StoreAny {
     }
 };
 
-/* A matrix with any strides. */
-template <class T> struct AnyMatrix {
+/* An operand, and the scales of its blocks; null: it has none. */
+template <class T> struct AnyOperand {
+    const T *p;
+    const e8m0 *scales;
+};
+
+/* A matrix with any strides, of columns k. */
+template <class T, bool EIGHT = sizeof(T) == 1> struct AnyMatrix {
     typedef T Element;
     typedef long long I;
     static constexpr bool along_k = true, table = false;
     static constexpr int near = 1;
-    const T *p;
-    I rs, cs;
-    __device__ I row(I i) const { return i * rs; }
+    AnyOperand<T> of;
+    I at, rs, cs, k;
+    __device__ I row(I i) const { return at + i * rs; }
     __device__ I col(I k) const { return k * cs; }
-    __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
+    __device__ T load(I r, I c, bool ok) const {
+        return ok ? of.p[r + c] : T();
+    }
+};
+
+/* .. of codes of 8 bits: scales lie in tiles of 128 rows by 4 blocks of 32
+   (blocks.h). */
+template <class T> struct AnyMatrix<T, true> {
+    typedef float Element;
+    typedef long long I;
+    static constexpr bool along_k = true, table = false;
+    static constexpr int near = 1;
+    AnyOperand<T> of;
+    I at, rs, cs, k;
+    __device__ I row(I i) const { return i; }
+    __device__ I col(I k) const { return k; }
+    __device__ float scale(I r, I c) const {
+        I tile = r / 128 * ((k + 127) / 128) + c / 128;
+        return widen(of.scales[tile * 512 + r % 32 * 16 + r % 128 / 32 * 4 +
+                               c % 128 / 32]);
+    }
+    __device__ float load(I r, I c, bool ok) const {
+        if (!ok) return 0;
+        float x = widen(of.p[at + r * rs + c * cs]);
+        return of.scales ? x * scale(r, c) : x;
+    }
 };
 
 /* The fields of LibGemm for a product with at most one batch dim. */
@@ -134,7 +169,8 @@ struct ProductShape {
 
 /* P: A, B, C, Acc. */
 template <class P>
-__device__ void product_any(const typename P::A *a, const typename P::B *b,
+__device__ void product_any(const AnyOperand<typename P::A> &a,
+                            const AnyOperand<typename P::B> &b,
                             typename P::C *c, const ProductShape &s,
                             const ProductAfter &after) {
     typedef FmaTile<typename P::Acc, 64, 64, 4, 4> T;
@@ -142,8 +178,8 @@ __device__ void product_any(const typename P::A *a, const typename P::B *b,
     UNROLL_1
     for (long long t = blockIdx.x; t < mt * nt * s.batch; t += gridDim.x) {
         long long batch = t / (mt * nt);
-        AnyMatrix<typename P::A> la = {a + batch * s.a_bs, s.a_rs, s.a_cs};
-        AnyMatrix<typename P::B> lb = {b + batch * s.b_bs, s.b_cs, s.b_rs};
+        AnyMatrix<typename P::A> la = {a, batch * s.a_bs, s.a_rs, s.a_cs, s.k};
+        AnyMatrix<typename P::B> lb = {b, batch * s.b_bs, s.b_cs, s.b_rs, s.k};
         StoreAny<P> out = {c, after, batch * s.m * s.n, s.n};
         Part<long long> part = {t % mt * T::m, s.m, t / mt % nt * T::n,
                                 s.n,           0,   s.k};

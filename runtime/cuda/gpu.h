@@ -63,9 +63,10 @@ typedef struct GpuProduct {
     LtDesc desc;
     LtLayout la, lb, lout;
     CUdeviceptr a, b, out;
-    CUdeviceptr add;   /* 0: nothing */
-    CUdeviceptr alpha; /* 0: one number, from the host */
-    CUdeviceptr scale; /* numbers of 8 bits; 0: none */
+    CUdeviceptr add;       /* 0: nothing */
+    CUdeviceptr alpha;     /* 0: one number, from the host */
+    CUdeviceptr scale;     /* numbers of 8 bits; 0: none */
+    CUdeviceptr blocks[2]; /* .. scales of blocks of a and b; 0: none */
     bool f64;
     uint64_t zeros;
     LtAlgo algo;

@@ -96,9 +96,10 @@ static ampc_status make_key(ampc_session *s, const PlanStep *t,
     k->type_o = type_code(g->c_dtype);
     k->compute = p->f64 ? LT_COMPUTE_64F : compute[plan_factors(s->plan, t)];
     k->epilogue = bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT;
-    k->pointer = p->scale   ? LT_POINTER_SCALE
-                 : p->alpha ? LT_POINTER_DEVICE
-                            : LT_POINTER_HOST;
+    k->pointer = p->scale       ? LT_POINTER_SCALE
+                 : p->blocks[0] ? LT_POINTER_BLOCKS
+                 : p->alpha     ? LT_POINTER_DEVICE
+                                : LT_POINTER_HOST;
     k->align_a = align_of(p->a);
     k->align_b = align_of(p->b);
     k->align_o = align_of(p->out | p->add);
@@ -143,6 +144,7 @@ static int make_layouts(const LtApi *lt, const ProductKey *k, GpuProduct *p) {
 
 static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
                      CUdeviceptr bias) {
+    static const int32_t blocks = LT_SCALE_VEC32_UE8M0;
     int e = lt->DescCreate(&p->desc, k->compute, p->f64 ? LT_R_64F : LT_R_32F);
 #define SET(attribute, value)                                                  \
     e = e ? e : lt->DescSet(p->desc, attribute, &(value), sizeof(value))
@@ -152,6 +154,12 @@ static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
     if (bias) SET(LT_DESC_BIAS_POINTER, bias);
     if (p->alpha) SET(LT_DESC_POINTER_MODE, k->pointer);
     if (p->scale) SET(LT_DESC_A_SCALE_POINTER, p->scale);
+    if (p->blocks[0]) {
+        SET(LT_DESC_A_SCALE_MODE, blocks);
+        SET(LT_DESC_B_SCALE_MODE, blocks);
+        SET(LT_DESC_A_SCALE_POINTER, p->blocks[0]);
+        SET(LT_DESC_B_SCALE_POINTER, p->blocks[1]);
+    }
 #undef SET
     return e;
 }
@@ -178,7 +186,8 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
     if (!dims_ok(g, &result_bytes, &empty)) return cannot(s, t, "its size");
     int adds = product_adds(t->fn);
     if (adds >= 0) more = gpu_address(s, program, ref[3 + adds]);
-    if (t->fn == PLAN_PRODUCT_BIAS || t->fn == PLAN_PRODUCT_SCALE_BIAS)
+    if (t->fn == PLAN_PRODUCT_BIAS || t->fn == PLAN_PRODUCT_SCALE_BIAS ||
+        t->fn == PLAN_PRODUCT_BLOCKS_BIAS)
         bias = more;
     CUdeviceptr scale =
         product_scales(t->fn) ? gpu_address(s, program, ref[3]) : 0;
@@ -191,6 +200,8 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                       .own = t->second && g->nbatch_dim <= 1,
                       .after = t->epilogue,
                       .f64 = g->a_dtype == AMPC_F64};
+    for (uint32_t i = 0; product_blocks(t->fn) && i < 2; i++)
+        p->blocks[i] = gpu_address(s, program, ref[4 - i]);
     if (empty) {
         p->zeros = result_bytes;
         if (p->zeros && t->fn) return cannot(s, t, "it sums nothing");

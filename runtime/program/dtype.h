@@ -29,7 +29,13 @@ typedef enum AmpcFactors {
 } AmpcFactors;
 
 /* Factors that tensor cores multiply (runtime/cuda/archs.def). */
-enum { TENSOR_F16 = 1, TENSOR_BF16 = 2, TENSOR_TF32 = 4, TENSOR_F8 = 8 };
+enum {
+    TENSOR_F16 = 1,
+    TENSOR_BF16 = 2,
+    TENSOR_TF32 = 4,
+    TENSOR_F8 = 8,
+    TENSOR_MX = 16 /* f8 with scales of blocks (blocks.h) */
+};
 
 typedef enum DKind { DK_B, DK_U, DK_I, DK_F } DKind; /* bool, unsigned, ... */
 

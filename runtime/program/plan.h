@@ -122,10 +122,10 @@ typedef enum PlanStepKind {
                      operands that fn names; par: LibGemm and, if they are not
                      AMPC_FACTORS_F32, the AmpcFactors.  Where it refuses,
                      by `second`: kernel(a, b, result, scale or NULL, what is
-                     added or NULL, m, n, k, batch, a_bs, b_bs, a_rs, a_cs,
-                     b_rs, b_cs, fn); or where it refuses fn alone, the product
-                     and then `epilogue`, a kernel with the same parameters, on
-                     its result */
+                     added or NULL, the scales of blocks or NULL, m, n, k,
+                     batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs, fn); or where it
+                     refuses fn alone, the product and then `epilogue`, a kernel
+                     with the same parameters, on its result */
     PLAN_COPY,    /* copies ref 0 to ref 1 by the driver; par: LibCopy */
     /* on any */
     PLAN_SUM, /* the refs, f32 gradients that are final, are summed over ranks;
@@ -155,22 +155,35 @@ typedef enum PlanProduct {
                            share its memory */
     /* of numbers of 8 bits alone: * ref 3, and then as above + ref 4 */
     PLAN_PRODUCT_SCALE_BIAS,
-    PLAN_PRODUCT_SCALE_ADD
+    PLAN_PRODUCT_SCALE_ADD,
+    /* .. and whose blocks have scales, of A ref 3, of B ref 4 (blocks.h), and
+       then as above + ref 5 */
+    PLAN_PRODUCT_BLOCKS,
+    PLAN_PRODUCT_BLOCKS_BIAS,
+    PLAN_PRODUCT_BLOCKS_ADD
 } PlanProduct;
 
 static inline bool product_scales(uint32_t fn) {
-    return fn == PLAN_PRODUCT_SCALE || fn >= PLAN_PRODUCT_SCALE_BIAS;
+    return fn == PLAN_PRODUCT_SCALE || fn == PLAN_PRODUCT_SCALE_BIAS ||
+           fn == PLAN_PRODUCT_SCALE_ADD;
+}
+
+static inline bool product_blocks(uint32_t fn) {
+    return fn >= PLAN_PRODUCT_BLOCKS;
 }
 
 /* The ref, apart from the first three, that is added; -1: none. */
 static inline int product_adds(uint32_t fn) {
-    if (fn == PLAN_PRODUCT_PLAIN || fn == PLAN_PRODUCT_SCALE) return -1;
-    return product_scales(fn);
+    if (fn == PLAN_PRODUCT_PLAIN || fn == PLAN_PRODUCT_SCALE ||
+        fn == PLAN_PRODUCT_BLOCKS)
+        return -1;
+    return product_blocks(fn) ? 2 : product_scales(fn);
 }
 
 /* Refs apart from the first three. */
 static inline uint32_t product_more(uint32_t fn) {
-    return (uint32_t)(product_scales(fn) + (product_adds(fn) >= 0));
+    return (uint32_t)(product_scales(fn) + 2 * product_blocks(fn) +
+                      (product_adds(fn) >= 0));
 }
 
 typedef struct PlanStep {

@@ -200,7 +200,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
         PlanStep exact = *t;
         int64_t factors = plan_factors(c->t, t);
         exact.npar -= factors != AMPC_FACTORS_F32;
-        return !cpu && t->fn <= PLAN_PRODUCT_SCALE_ADD && factors >= 0 &&
+        return !cpu && t->fn <= PLAN_PRODUCT_BLOCKS_ADD && factors >= 0 &&
                factors < AMPC_NFACTORS &&
                plan_lib_ok(c->t, &exact, PLAN_LIB_GEMM, product_more(t->fn));
     }

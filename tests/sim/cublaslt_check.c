@@ -45,6 +45,21 @@ bool lt_is_fast(int compute) {
 
 /* GPUs from sm_89 on multiply numbers of 8 bits; of all layouts, the first
    operand transposed and the second not. Not on sm_100, which takes others. */
+static int check_blocks(const LtProblem *p, const char **why) {
+    if (p->desc.mode[0] == LT_SCALE_ONE && p->desc.mode[1] == LT_SCALE_ONE)
+        return LT_SUCCESS;
+    if (p->desc.mode[0] != LT_SCALE_VEC32_UE8M0 ||
+        p->desc.mode[1] != LT_SCALE_VEC32_UE8M0)
+        REFUSE(LT_NOT_SUPPORTED, "scales of A and B of two kinds");
+    if (sim_capability() < 100)
+        REFUSE(LT_NOT_SUPPORTED, "this GPU multiplies no scaled blocks");
+    if (lt_k(p) % 32)
+        REFUSE(LT_NOT_SUPPORTED, "K is no multiple of a block's 32");
+    if (!p->desc.scales[0] || !p->desc.scales[1] || p->m[3].batch != 1)
+        REFUSE(LT_INVALID_VALUE, "scaled blocks without scales, or a batch");
+    return LT_SUCCESS;
+}
+
 static int check_eights(const LtProblem *p, const char **why) {
     int a = p->m[0].type, b = p->m[1].type, out = p->m[3].type;
     if (!lt_is_eight(a) || !lt_is_eight(b))
@@ -67,14 +82,15 @@ static int check_eights(const LtProblem *p, const char **why) {
     for (int i = 0; i < 4; i++)
         if (p->m[i].rows % 16 || p->m[i].cols % 16)
             REFUSE(LT_NOT_SUPPORTED, "sizes of 8 bits not multiples of 16");
-    return LT_SUCCESS;
+    return check_blocks(p, why);
 }
 
 static int check_types(const LtProblem *p, const char **why) {
     int in = p->m[0].type, out = p->m[3].type;
     if (lt_is_eight(in) || lt_is_eight(p->m[1].type))
         return check_eights(p, why);
-    if (p->desc.a_scale) REFUSE(LT_NOT_SUPPORTED, "a scale of A");
+    if (p->desc.scales[0] || p->desc.scales[1] || p->desc.mode[0])
+        REFUSE(LT_NOT_SUPPORTED, "a scale of A or B");
     bool wide = in == LT_R_64F;
     if (!lt_type_size(in) || !lt_type_size(out))
         REFUSE(LT_NOT_SUPPORTED, "an element type other than f16, bf16, f32, "
@@ -239,6 +255,54 @@ static int check_scalars(const LtCall *c, const char **why) {
     return LT_SUCCESS;
 }
 
+/* Tiles of 128 lines by 4 blocks, 16 bytes for each of 32 lines: four of
+   blocks for that line, then for the line 32 below, and so on. */
+uint64_t lt_block_at(const LtProblem *p, uint64_t i, uint64_t k) {
+    uint64_t across = (lt_k(p) / 32 + 3) / 4;
+    uint64_t tile = i / 128 * across + k / 32 / 4;
+    return 512 * tile + 16 * (i % 32) + 4 * (i % 128 / 32) + k / 32 % 4;
+}
+
+static uint64_t block_lines(const LtProblem *p, int which) {
+    return which ? p->m[3].cols : p->m[3].rows;
+}
+
+uint64_t lt_block_bytes(const LtProblem *p, int which) {
+    uint64_t tiles = (block_lines(p, which) + 127) / 128;
+    return tiles * ((lt_k(p) / 32 + 3) / 4) * 512;
+}
+
+/* Bytes of tiles beyond the matrix are 0, or the library reads what is there.
+ */
+static bool tails_are_zero(const LtProblem *p, int which) {
+    const char *at = (const char *)(uintptr_t)p->desc.scales[which];
+    uint64_t bytes = lt_block_bytes(p, which), zeros = 0, own = 0;
+    for (uint64_t i = 0; i < bytes; i++) zeros += at[i] == 0;
+    for (uint64_t i = 0; i < block_lines(p, which); i++)
+        for (uint64_t k = 0; k < lt_k(p); k += 32)
+            own += at[lt_block_at(p, i, k)] == 0;
+    return zeros - own == bytes - block_lines(p, which) * (lt_k(p) / 32);
+}
+
+static int check_scales(const LtCall *c, const char **why) {
+    for (int i = 0; i < 2; i++) {
+        uint64_t at = c->p.desc.scales[i];
+        bool blocks = lt_has_blocks(&c->p);
+        uint64_t bytes = blocks ? lt_block_bytes(&c->p, i) : 4;
+        if (!at) continue;
+        if (at % (blocks ? 16 : 4) || !sim_device_range(at, bytes))
+            REFUSE(LT_EXECUTION_FAILED, "scales outside of device memory");
+    }
+    return LT_SUCCESS;
+}
+
+int lt_check_tails(const LtCall *c, const char **why) {
+    for (int i = 0; lt_has_blocks(&c->p) && i < 2; i++)
+        if (!tails_are_zero(&c->p, i))
+            REFUSE(LT_EXECUTION_FAILED, "scales beyond the matrix are not 0");
+    return LT_SUCCESS;
+}
+
 int lt_check_call(const LtCall *c, const char **why) {
     Range m[4], bias = {0, 0};
     for (int i = 0; i < 4; i++) {
@@ -260,10 +324,8 @@ int lt_check_call(const LtCall *c, const char **why) {
             REFUSE(LT_EXECUTION_FAILED, "the bias reaches outside of device "
                                         "memory");
     }
-    uint64_t scale = c->p.desc.a_scale;
-    if (scale && (scale % 4 || !sim_device_range(scale, 4)))
-        REFUSE(LT_EXECUTION_FAILED, "the scale of A outside of device memory");
-    int s = check_workspace(c, why);
+    int s = check_scales(c, why);
+    if (s == LT_SUCCESS) s = check_workspace(c, why);
     if (s == LT_SUCCESS) s = check_scalars(c, why);
     return s == LT_SUCCESS ? check_overlap(c, m, bias, why) : s;
 }

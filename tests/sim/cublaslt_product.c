@@ -104,6 +104,14 @@ static double dot(const LtCall *c, const void *a, const void *b, uint64_t n) {
 
 /* ---- one matrix of the batch --------------------------------------------- */
 
+/* The scale of element k of line i. */
+static double block_scale(const LtCall *c, int which, uint64_t i, uint64_t k) {
+    const unsigned char *at =
+        (const unsigned char *)(uintptr_t)c->p.desc.scales[which];
+    int code = at[lt_block_at(&c->p, i, k)];
+    return code == 255 ? (double)NAN : ldexp(1, code - 127);
+}
+
 /* op(matrix) as `n` vectors along k, in the type of sums. */
 static void *along_k(const LtCall *c, int which, int64_t batch, uint64_t n,
                      bool k_is_row) {
@@ -118,6 +126,7 @@ static void *along_k(const LtCall *c, int which, int64_t batch, uint64_t n,
             int64_t col = (int64_t)(k_is_row ? i : j);
             double v = load(m->type, at, batch * m->stride + col * m->ld + row);
             if (size == 4) v = factor(c->p.desc.compute, (float)v);
+            if (lt_has_blocks(&c->p)) v *= block_scale(c, which, i, j);
             store(size == 8 ? LT_R_64F : LT_R_32F, out, (int64_t)(i * k + j),
                   v);
         }
@@ -129,8 +138,8 @@ static double finish(const LtCall *c, double sum, int64_t row, int64_t col,
     const struct LtLayout_st *m = &c->p.m[2];
     bool wide = c->p.desc.compute == LT_COMPUTE_64F;
     float scale = 1;
-    if (c->p.desc.a_scale)
-        memcpy(&scale, (const void *)(uintptr_t)c->p.desc.a_scale, 4);
+    if (c->p.desc.scales[0] && !lt_has_blocks(&c->p))
+        memcpy(&scale, (const void *)(uintptr_t)c->p.desc.scales[0], 4);
     double v = c->alpha * sum;
     if (!wide) v = (float)v * scale;
     if (c->beta != 0) {
@@ -176,7 +185,8 @@ static void spoil_workspace(const LtCall *c) {
 int lt_product(void *call) {
     LtCall c = *(const LtCall *)call;
     const char *why;
-    if (lt_check_call(&c, &why)) { /* was it freed since it was queued? */
+    if (lt_check_call(&c, &why) ||
+        lt_check_tails(&c, &why)) { /* was it freed since it was queued? */
         sim_violation("cublasLtMatmul on the device: %s", why);
         return CUDA_ILLEGAL_ADDRESS;
     }

@@ -108,7 +108,12 @@ int cublasLtMatmulDescSetAttribute(LtDesc d, int attribute, const void *value,
     case LT_DESC_TRANSB: return set_field(&d->transb, 4, value, size);
     case LT_DESC_EPILOGUE: return set_field(&d->epilogue, 4, value, size);
     case LT_DESC_BIAS_POINTER: return set_field(&d->bias, 8, value, size);
-    case LT_DESC_A_SCALE_POINTER: return set_field(&d->a_scale, 8, value, size);
+    case LT_DESC_A_SCALE_POINTER:
+        return set_field(&d->scales[0], 8, value, size);
+    case LT_DESC_B_SCALE_POINTER:
+        return set_field(&d->scales[1], 8, value, size);
+    case LT_DESC_A_SCALE_MODE: return set_field(&d->mode[0], 4, value, size);
+    case LT_DESC_B_SCALE_MODE: return set_field(&d->mode[1], 4, value, size);
     default: return LT_INVALID_VALUE;
     }
 }
@@ -195,6 +200,7 @@ static uint64_t problem_hash(const LtProblem *p) {
     h = mix(mix(h, (uint64_t)d->compute), (uint64_t)d->scale);
     h = mix(mix(h, (uint64_t)d->pointer_mode), d->epilogue);
     h = mix(mix(h, (uint64_t)d->transa), (uint64_t)d->transb);
+    h = mix(mix(h, (uint64_t)d->mode[0]), (uint64_t)d->mode[1]);
     for (int i = 0; i < 4; i++) {
         const struct LtLayout_st *m = &p->m[i];
         h = mix(mix(h, (uint64_t)m->type), (uint64_t)m->batch);

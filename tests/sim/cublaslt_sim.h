@@ -20,8 +20,10 @@ struct LtLayout_st {
 struct LtDesc_st {
     int compute, scale, pointer_mode, transa, transb;
     uint32_t epilogue;
-    uint64_t bias;    /* device address */
-    uint64_t a_scale; /* device address of a float; 0: 1 */
+    uint64_t bias;      /* device address */
+    int mode[2];        /* of the scales of a and b */
+    uint64_t scales[2]; /* device addresses: of a float, or of a byte for each
+                          32 elements along k; 0: 1 */
 };
 
 struct LtPref_st {
@@ -72,6 +74,14 @@ static inline bool lt_has_bias(const LtProblem *p) {
 static inline uint64_t lt_k(const LtProblem *p) {
     return p->desc.transa ? p->m[0].rows : p->m[0].cols;
 }
+/* True if operands have a scale for each 32 elements. */
+static inline bool lt_has_blocks(const LtProblem *p) {
+    return p->desc.mode[0] == LT_SCALE_VEC32_UE8M0;
+}
+/* The bytes of the scales of operand `which`, and where that of element k of
+   line i lies. */
+uint64_t lt_block_bytes(const LtProblem *p, int which);
+uint64_t lt_block_at(const LtProblem *p, uint64_t i, uint64_t k);
 /* Bytes from the first to the last element of all matrices of a layout. */
 uint64_t lt_extent(const struct LtLayout_st *m);
 
@@ -87,6 +97,8 @@ uint32_t lt_kind_align(int kind, int type);
 uint32_t lt_kind_reduction(int kind);
 /* The call's addresses: ranges, alignment, overlap. */
 int lt_check_call(const LtCall *c, const char **why);
+/* On the device: what is in the scales of blocks. */
+int lt_check_tails(const LtCall *c, const char **why);
 
 int lt_product(void *call); /* an LtCall; a CUresult */
 

@@ -41,10 +41,12 @@ void blas_load(void) {
 
 /* ---- a device with a stream and a handle --------------------------------- */
 
-Gpu gpu_new(void) {
+Gpu gpu_new(void) { return gpu_new_of(0); }
+
+Gpu gpu_new_of(int cc) {
     Gpu g;
     blas_load();
-    sim()->reset(NULL);
+    sim()->reset(&(SimConfig){.cc = cc});
     REQUIRE(!blas_cu.Init(0) && !blas_cu.PrimaryCtxRetain(&g.ctx, 0));
     REQUIRE(!blas_cu.CtxPushCurrent(g.ctx));
     REQUIRE(!blas_cu.StreamCreate(&g.stream, CUDA_STREAM_NON_BLOCKING));

@@ -12,33 +12,40 @@
 
 /* The middle layer reads 8 bits: its product is scaled, gets a bias, or is
    added to what its input was. */
-#define LAYERS(middle)                                                         \
+#define LAYERS(n, middle)                                                      \
     "graph forward(%x: f32[B,64]) {\n"                                         \
-    "  param %a: f32[80,64] = normal(0, 0.1)\n"                                \
-    "  param %m: f32[80,80] = normal(0, 0.1)\n"                                \
-    "  param %c: f32[80] = normal(0, 0.1)\n"                                   \
-    "  param %b: f32[64,80] = normal(0, 0.1)\n"                                \
-    "  %h = matmul %x, %a {trans_b=1} : f32[B,80]\n"                           \
-    "  %r = gelu %h : f32[B,80]\n"                                             \
-    "  %t = matmul %r, %m {trans_b=1} : f32[B,80] !of=\"middle\"\n" middle     \
+    "  param %a: f32[" n ",64] = normal(0, 0.1)\n"                             \
+    "  param %m: f32[" n "," n "] = normal(0, 0.1)\n"                          \
+    "  param %c: f32[" n "] = normal(0, 0.1)\n"                                \
+    "  param %b: f32[64," n "] = normal(0, 0.1)\n"                             \
+    "  %h = matmul %x, %a {trans_b=1} : f32[B," n "]\n"                        \
+    "  %r = gelu %h : f32[B," n "]\n"                                          \
+    "  %t = matmul %r, %m {trans_b=1} : f32[B," n "] !of=\"middle\"\n" middle  \
     "  %y = matmul %u, %b {trans_b=1} : f32[B,64]\n"                           \
     "  %s = mul %y, %y : f32[B,64]\n"                                          \
     "  %loss = reduce_mean %s {axes=[0,1], keepdims=0}\n"                      \
     "  return %loss\n}\n"
+#define ADDS(n)                                                                \
+    "  %v = add %t, %c : f32[B," n "]\n  %u = gelu %v : f32[B," n "]\n"
+#define SUMS(n)                                                                \
+    "  %v = add %t, %r : f32[B," n "]\n  %u = gelu %v : f32[B," n "]\n"
 
 static const struct {
     const char *name, *text;
     uint32_t fn; /* the product in forward */
 } layers[] = {
-    {"scale", LAYERS("  %u = relu %t : f32[B,80]\n"), PLAN_PRODUCT_SCALE},
-    {"scale and bias",
-     LAYERS("  %v = add %t, %c : f32[B,80]\n  %u = gelu %v : f32[B,80]\n"),
-     PLAN_PRODUCT_SCALE_BIAS},
+    {"scale", LAYERS("80", "  %u = relu %t : f32[B,80]\n"), PLAN_PRODUCT_SCALE},
+    {"scale and bias", LAYERS("80", ADDS("80")), PLAN_PRODUCT_SCALE_BIAS},
+    /* scales of blocks: tiles that end early, and several */
+    {"blocks", LAYERS("96", "  %u = relu %t : f32[B,96]\n"),
+     PLAN_PRODUCT_BLOCKS},
+    {"blocks and bias", LAYERS("160", ADDS("160")), PLAN_PRODUCT_BLOCKS_BIAS},
+    {"blocks and a sum", LAYERS("128", SUMS("128")), PLAN_PRODUCT_BLOCKS_ADD},
 };
 
 typedef struct Count {
     int eights;
-    bool ends[PLAN_PRODUCT_SCALE_ADD + 1];
+    bool ends[PLAN_PRODUCT_BLOCKS_ADD + 1];
 } Count;
 
 /* Products of the module that read numbers of 8 bits. */
@@ -68,11 +75,12 @@ static const ampc_input *feed_eights(void *ctx, int step, size_t *nin) {
     return dc_random_feed(ctx, step, nin);
 }
 
-static void train(const Compiled *c, const char *refused, const char *what) {
+static void train(const Compiled *c, int cc, const char *refused,
+                  const char *what) {
     DcReport report;
     if (refused) setenv("AMPC_SIM_REFUSE", refused, 1);
     gpu_for(c, 1);
-    sim()->reset(&(SimConfig){.seed = 1, .cc = 90, .twins = c->cuda_dir});
+    sim()->reset(&(SimConfig){.seed = 1, .cc = cc, .twins = c->cuda_dir});
     DcTraining t = {.steps = 6,
                     .metrics_only = true,
                     .tolerance = dc_training_tolerance("f8"),
@@ -95,7 +103,7 @@ TEST_CASE(cuda_eights, products_read_numbers_of_eight_bits) {
         Count n = products_of_eights(&c);
         CHECK_EQ_INT(n.eights, 8);
         CHECK_MSG(n.ends[layers[i].fn], "%s", layers[i].name);
-        for (int r = 0; r < 3; r++) train(&c, refused[r], layers[i].name);
+        for (int r = 0; r < 3; r++) train(&c, 90, refused[r], layers[i].name);
         compiled_close(&c);
     }
 }
@@ -106,7 +114,33 @@ TEST_CASE(cuda_eights, scales_of_earlier_steps) {
     for (int i = 0; i < 2; i++) {
         Compiled c = compile_for(1, more[i], "cuda:sm_90");
         CHECK_EQ_INT(products_of_eights(&c).eights, 8);
-        train(&c, NULL, more[i]);
+        train(&c, 90, NULL, more[i]);
+        compiled_close(&c);
+    }
+}
+
+/* GPUs from sm_100 on multiply codes whose blocks have scales. */
+TEST_CASE(cuda_eights, scales_of_blocks) {
+    static const char *const refused[] = {NULL, "epilogues", "products"};
+    static const char *const gpus[] = {"cuda:sm_100", "cuda:sm_120"};
+    for (int i = 2; i < 5; i++) {
+        Compiled c = compile_for(i, "--f8-scales block", gpus[i % 2]);
+        Count n = products_of_eights(&c);
+        CHECK_EQ_INT(n.eights, 8);
+        CHECK_MSG(n.ends[layers[i].fn], "%s", layers[i].name);
+        for (int r = 0; r < 3; r++)
+            train(&c, i % 2 ? 120 : 100, refused[r], layers[i].name);
+        compiled_close(&c);
+    }
+}
+
+/* Others multiply bf16, of the same numbers. */
+TEST_CASE(cuda_eights, older_gpus_multiply_no_blocks) {
+    static const char *const gpus[] = {"cuda:sm_90", "cuda:sm_90,cuda:sm_100"};
+    for (int i = 0; i < 2; i++) {
+        Compiled c = compile_for(2, "--f8-scales block", gpus[i]);
+        CHECK_EQ_INT(products_of_eights(&c).eights, 0);
+        train(&c, 90, NULL, gpus[i]);
         compiled_close(&c);
     }
 }

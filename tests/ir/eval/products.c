@@ -47,6 +47,28 @@ TEST_CASE(eval, matmul) {
            0.0625, 0.4375, 1.125, 0.875);
 }
 
+static double filled(int input, int i) {
+    return (double)((7 * i + 3 * input) % 11 - 5) / 4;
+}
+
+/* Scales of two blocks of a line lie side by side in their tile, those of line
+   32 behind those of line 0. */
+TEST_CASE(eval, matmul_with_scales_of_blocks) {
+    double want[80] = {0};
+    for (int i = 0; i < 40; i++)
+        for (int j = 0; j < 2; j++)
+            for (int k = 0; k < 64; k++)
+                want[i * 2 + j] +=
+                    filled(0, i * 64 + k) * filled(1, j * 64 + k) *
+                    filled(2, i % 32 * 16 + i / 32 * 4 + k / 32) *
+                    filled(3, j * 16 + k / 32);
+    expect_at(__FILE__, __LINE__, EVAL_EXACT,
+              "g(%a: f8e4m3[40,64], %b: f8e4m3[2,64], %s: e8m0[512], "
+              "%t: e8m0[512]) on cuda {\n"
+              "%y = matmul %a, %b, %s, %t {trans_b=1} : f32[40,2]\nreturn %y",
+              80, want);
+}
+
 #define CONV2D "{strides=[2,1], pads=[1,1,2,0], dilations=[1,2], group=2}"
 
 TEST_CASE(eval, conv) {

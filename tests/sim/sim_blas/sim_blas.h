@@ -33,6 +33,7 @@ typedef struct Gpu {
 } Gpu;
 
 Gpu gpu_new(void);
+Gpu gpu_new_of(int cc); /* a compute capability times 10; 0: the default */
 void gpu_free(Gpu *g);
 void to_device(const Gpu *g, CUdeviceptr to, const void *p, size_t n);
 void from_device(const Gpu *g, void *to, CUdeviceptr p, size_t n);
