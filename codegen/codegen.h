@@ -58,6 +58,7 @@ typedef struct LoweredStep {
     const char *name;
     bool empty;                       /* PLAN_LIB: every result is */
     bool summed;                      /* the result is then summed over ranks */
+    bool largest;                     /* .. or their largest one taken */
     const struct LoweredStep *behind; /* Group.after; NULL: none              */
     int64_t unit;         /* kernels of form flat: elements per unit */
     int64_t block_shared; /* as for kernel_set_new */

@@ -247,7 +247,8 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     ASSERT(lower_has_routine(n->op));
     out->kind = PLAN_LIB;
     out->lib = (PlanLib)(routine[n->op] - 1);
-    out->summed = n->op == OP_RANK_SUM;
+    out->largest = n->op == OP_RANK_MAX;
+    out->summed = n->op == OP_RANK_SUM || out->largest;
     const LibInfo *lib = lib_info(out->lib);
     ValueId *v = NEW_ARRAY(a, ValueId, (int)lib->noperand);
     const Type **t = NEW_ARRAY(a, const Type *, (int)lib->noperand);

@@ -354,7 +354,8 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
         PlanRef at = ref_of(e, g, sum->refs[0]);
         int64_t gap = (int64_t)(r.offset - at.offset) - all->bytes;
         if (r.space == PLAN_ARENA && at.space == r.space && gap >= 0 &&
-            gap < ARENA_ALIGN && all->dtype == more->dtype) {
+            gap < ARENA_ALIGN && all->dtype == more->dtype &&
+            sum->largest == copy->largest) {
             all->bytes += gap + more->bytes;
             return;
         }
@@ -362,6 +363,7 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
     }
     *sum = *copy;
     sum->kind = PLAN_SUM_NOW;
+    sum->second = copy->largest;
     sum->refs = copy->refs + 1;
     sum->nref = 1;
     sum->pars = arena_dup(e->a, more, sizeof *more);

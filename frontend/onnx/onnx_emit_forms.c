@@ -357,6 +357,7 @@ static const Form forms[] = {
     {OP_ARGMAX, "ArgMax", "axis keepdims", put_elem},
     {OP_ARGSORT, "TopK", "", put_argsort},
     {OP_RANK_SUM, "Identity", "", put_elem},
+    {OP_RANK_MAX, "Identity", "", put_elem},
     {OP_MATMUL, "MatMul", "", put_matmul},
     {OP_CONV, "Conv", CONVOLVED, put_elem},
     {OP_CONV_DGRAD, "ConvTranspose", CONVOLVED, put_conv_transposed},

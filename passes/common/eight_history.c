@@ -68,6 +68,24 @@ void eight_history_skip(EightHistory *h, int weight, DType d) {
     vec_push(h->a, &h->tensors, (EightTensor){weight, d, NO_VALUE, NO_VALUE});
 }
 
+/* The largest numbers of all ranks in the place of this one's, which are
+ * f32[1].
+ */
+static void agree_on(Builder *b, ValueId *now, int n) {
+    Attr axis = attr_i(AK_axis, 0);
+    if (n == 0) return;
+    ValueId all =
+        n == 1 ? now[0] : build(b, OP_CONCAT, now, n, &axis, 1, DT_F32, NULL);
+    all = b1(b, OP_RANK_MAX, all, DT_F32);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t one = 1;
+        Attr part[] = {attr_v(AK_starts, &i, 1), attr_v(AK_steps, &one, 1),
+                       attr_v(AK_sizes, &one, 1)};
+        now[i] =
+            n == 1 ? all : build(b, OP_SLICE, &all, 1, part, 3, DT_F32, NULL);
+    }
+}
+
 void eight_history_write(EightHistory *h) {
     Graph *g = h->g;
     bool train = g->program == PROGRAM_TRAIN;
@@ -78,14 +96,23 @@ void eight_history_write(EightHistory *h) {
     Attr axis = attr_i(AK_axis, 0);
     if (!train && g->program != PROGRAM_MICRO) return;
     ValueId applied = graph_output(g, own_output(OUT_APPLIED, g->objective));
+    ValueId *now = NEW_ARRAY(h->a, ValueId, h->tensors.len + 1);
+    int n = 0;
     for (int i = 0; i < h->tensors.len; i++) {
         EightTensor t = h->tensors.data[i];
         if (!is_value(t.var)) continue;
-        ValueId now = b_reshape(&b, eight_largest(&b, t.rows, 0), 0, NULL),
-                in[2];
-        ValueId ok = b1(&b, OP_ISFINITE, now, DT_DEFAULT);
+        now[n] = b_reshape(&b, eight_largest(&b, t.rows, 0), 1, &one);
+        n++;
+    }
+    if (!train) agree_on(&b, now, n); /* ranks run micro */
+    n = 0;
+    for (int i = 0; i < h->tensors.len; i++) {
+        EightTensor t = h->tensors.data[i];
+        if (!is_value(t.var)) continue;
+        ValueId in[2] = {now[n++]};
+        ValueId ok =
+            b1(&b, OP_ISFINITE, b_reshape(&b, in[0], 0, NULL), DT_DEFAULT);
         if (train) ok = b2(&b, OP_AND, ok, applied, DT_DEFAULT);
-        in[0] = b_reshape(&b, now, 1, &one);
         in[1] = build(&b, OP_SLICE, &t.var, 1, part, 3, DT_DEFAULT, NULL);
         ValueId next = build(&b, OP_CONCAT, in, 2, &axis, 1, DT_DEFAULT, NULL);
         next = b_where(&b, ok, next, t.var);

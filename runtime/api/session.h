@@ -415,7 +415,8 @@ int comm_reduce_on(const ampc_comm *c, uint64_t data, size_t count,
 /* OK if all ranks have that status; "another rank WHAT". */
 ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what);
 /* PLAN_SUM_NOW. */
-ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what);
+ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what,
+                         bool largest);
 ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                       char *err, size_t err_size);
 void comm_close(ampc_comm *comm);

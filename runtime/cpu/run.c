@@ -299,7 +299,9 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
         sums_ready(s);
     } else if (t->kind == PLAN_SUM_NOW) {
         const LibCopy *c = (const void *)t->par;
-        return comm_sum_now(s, t->buf[0], c);
+        bool largest =
+            s->plan->steps[s->plan->runs[program].step0 + step].second;
+        return comm_sum_now(s, t->buf[0], c, largest);
     } else if (t->kind == PLAN_LIB) {
         CpuLibCall c = {.pool = d->pool,
                         .par = t->par,

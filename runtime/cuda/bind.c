@@ -356,7 +356,9 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     case PLAN_SUM_NOW:
         out->from = ref_at(b, 0);
         out->sum = copy_of(b->s->plan, t);
-        b->d->programs[b->program].sums |= b->s->opt.comm && !b->s->on_device;
+        out->largest = t->second != 0;
+        b->d->programs[b->program].sums |=
+            b->s->opt.comm && (!b->s->on_device || out->largest);
         return AMPC_OK;
     default: /* PLAN_COPY */
         out->from = ref_at(b, 0);

@@ -78,7 +78,8 @@ typedef struct GpuStep {
     GpuProduct *product;
     CUdeviceptr from, to; /* PLAN_COPY */
     uint64_t bytes;
-    const LibCopy *sum;     /* PLAN_SUM_NOW, of `from` */
+    const LibCopy *sum;     /* PLAN_SUM_NOW, of `from`, .. */
+    bool largest;           /* .. or the largest */
     const PlanStep *bucket; /* PLAN_SUM */
     const char *name;
 } GpuStep;

@@ -287,7 +287,7 @@ static ampc_status through_host(ampc_session *s, const GpuStep *t) {
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, t->from + at, n, d->work),
             "copy to the host");
         GPU(d->cu.StreamSynchronize(d->work), "copy to the host");
-        TRY(comm_sum_now(s, d->bounce, &part));
+        TRY(comm_sum_now(s, d->bounce, &part, t->largest));
         GPU(d->cu.MemcpyHtoDAsync(t->from + at, d->bounce, n, d->work),
             "copy to the device");
         GPU(d->cu.StreamSynchronize(d->work), "copy to the device");
@@ -297,7 +297,7 @@ static ampc_status through_host(ampc_session *s, const GpuStep *t) {
 
 ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
     if (!s->opt.comm) return AMPC_OK;
-    if (!s->on_device) return through_host(s, t);
+    if (!s->on_device || t->largest) return through_host(s, t);
     TRY(fork_off(s));
     if (add_up(s, t->from, (uint64_t)t->sum->bytes, (ampc_dtype)t->sum->dtype))
         return broken(s, "statistics");

@@ -405,7 +405,9 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
     d->work = d->stream;
     d->mode = GPU_EAGER;
     if (update) return gpu_sum_rest(s);
-    if (s->profile || !d->graphs || !p->ran || p->sums) return AMPC_OK;
+    if (s->profile || !d->graphs || !p->ran || p->sums ||
+        d->programs[program].sums)
+        return AMPC_OK;
     if (p->exec) {
         d->mode = GPU_REPLAY;
         *walk = false;

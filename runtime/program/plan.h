@@ -134,7 +134,7 @@ typedef enum PlanStepKind {
                  0 and ranks share the update of ref i, each rank needs only its
                  part, a multiple of this many elements, and zeros elsewhere */
     PLAN_SUM_NOW /* sums ref 0 and the bytes after it over ranks before the next
-                    step; par: LibCopy */
+                    step; par: LibCopy; second = 1: takes the largest, of f32 */
 } PlanStepKind;
 
 /* Library routines: rows of lib.def, which defines refs and par of each. */

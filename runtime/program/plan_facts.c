@@ -207,7 +207,8 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);
     case PLAN_SUM_NOW:
-        return t->nref == 1 && t->npar == sizeof(LibCopy) / sizeof(int64_t);
+        return t->nref == 1 && t->second <= 1 &&
+               t->npar == sizeof(LibCopy) / sizeof(int64_t);
     default: return false;
     }
 }

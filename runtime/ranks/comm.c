@@ -185,11 +185,37 @@ ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what) {
     return session_fail(s, AMPC_ERR_COMM, "another rank %s", what);
 }
 
-ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what) {
+/* A communicator has sums alone: each rank's numbers have places of their own
+   in one. */
+static ampc_status take_largest(ampc_session *s, float *data, size_t n) {
+    enum { PLACES = 4096 };
+    float place[PLACES];
+    size_t world = (size_t)s->opt.comm->world, rank = (size_t)s->opt.comm->rank;
+    size_t each = PLACES / world;
+    if (each == 0)
+        return session_fail(s, AMPC_ERR_UNSUPPORTED,
+                            "--f8-scales delayed with more than %d ranks",
+                            PLACES);
+    for (size_t at = 0; at < n; at += each) {
+        size_t some = n - at < each ? n - at : each;
+        memset(place, 0, world * some * sizeof *place);
+        memcpy(place + rank * some, data + at, some * sizeof *place);
+        TRY(add_up(s, place, world * some, AMPC_DTYPE_F32, "scales"));
+        for (size_t i = 0; i < world * some; i++) {
+            float x = place[i], *to = &data[at + i % some];
+            if (i < some || (*to == *to && !(x <= *to))) *to = x;
+        }
+    }
+    return AMPC_OK;
+}
+
+ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what,
+                         bool largest) {
     if (!s->opt.comm) return AMPC_OK;
     ampc_status status = sums_wait(s); /* one sum at a time */
     size_t each = dtype_bytes((uint32_t)what->dtype);
     if (status != AMPC_OK || !each) return status;
+    if (largest) return take_largest(s, data, (size_t)what->bytes / each);
     return add_up(s, data, (size_t)what->bytes / each, (ampc_dtype)what->dtype,
                   "statistics");
 }

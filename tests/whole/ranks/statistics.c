@@ -115,6 +115,57 @@ TEST_CASE(ranks, sums_end_before_any_is_read) {
     run_free(two);
 }
 
+/* ---- scales of numbers of 8 bits ----------------------------------------- */
+
+static const char eights[] =
+    "graph forward(%x: f32[64,64]) {\n"
+    "  param %a: f32[64,64] = normal(0, 0.1)\n"
+    "  param %m: f32[64,64] = normal(0, 0.1)\n"
+    "  param %b: f32[64,64] = normal(0, 0.1)\n"
+    "  %h = matmul %x, %a {trans_b=1} : f32[64,64]\n"
+    "  %t = matmul %h, %m {trans_b=1} : f32[64,64] !of=\"middle\"\n"
+    "  %y = matmul %t, %b {trans_b=1} : f32[64,64]\n"
+    "  %s = mul %y, %y : f32[64,64]\n"
+    "  %loss = reduce_mean %s {axes=[0,1], keepdims=0}\n"
+    "  return %loss\n}\n";
+
+/* Histories after some steps, which begin with that micro-batch. */
+static Run *histories(const char *device, int world, int steps, int64_t from) {
+    Run *r = run_new(compile_on(device, eights,
+                                "--precision f8 --f8-scales delayed "
+                                "--optimizer sgd,lr=0.1",
+                                ""));
+    r->device = device;
+    r->steps = steps;
+    r->from = from;
+    r->kinds = 1 << AMPC_KIND_STATE;
+    run_ok(r, world);
+    return r;
+}
+
+/* The history of activations has the largest number of both ranks; all
+   histories of all ranks are equal. */
+static void share_histories(const char *device) {
+    Run *both = histories(device, 2, 1, 0), *more = histories(device, 2, 5, 0),
+        *first = histories(device, 1, 1, 0),
+        *second = histories(device, 1, 1, 1);
+    const float *all = both->state[0], *a = first->state[0],
+                *b = second->state[0];
+    REQUIRE(both->bytes[0] == 128 && first->bytes[0] == 128);
+    CHECK(a[0] > 0 && b[0] > 0 && a[0] != b[0]);
+    CHECK_MSG(all[0] == fmaxf(a[0], b[0]), "%g, of %g and %g", (double)all[0],
+              (double)a[0], (double)b[0]);
+    CHECK_MEM(both->state[1], both->state[0], 128);
+    CHECK_MEM(more->state[1], more->state[0], 128);
+    run_free(both);
+    run_free(more);
+    run_free(first);
+    run_free(second);
+}
+
+TEST_CASE(ranks, histories_are_of_all_ranks) { share_histories("cpu"); }
+TEST_CASE(ranks, histories_on_a_gpu) { share_histories("cuda"); }
+
 /* Without the option, all ranks have the statistics of rank 0's batch. */
 TEST_CASE(ranks, running_statistics_are_those_of_rank_0) {
     Compiled c = compile_for("cnn.dyn.onnx",
