@@ -403,6 +403,12 @@ def calls(path, host, accumulating, classes):
         s.step(x=x, target=t)
         assert "another thread uses the session" in busy[0], busy
         s.profile(None)
+        # a prediction within one is refused and writes nothing of the other's
+        y, zeros = bytes(s.predict(x=x)["y"]), floats([0] * 12)
+        s.profile(lambda *_: refused(ampc.Error, "uses the session",
+                                     lambda: s.predict(x=zeros)))
+        assert bytes(s.predict(x=x)["y"]) == y != bytes(len(y))
+        s.profile(None)
         s.step(x=x, target=t)
         assert len(steps) == n
         refused(ampc.Error, "", lambda: s.peek(0, 4))

@@ -25,9 +25,12 @@ def count(shape: Sequence[int]) -> int:
     return n
 
 
+_SIZES = [struct.calcsize("=" + code) for _, code, _ in DTYPES]
+
+
 def item_size(dtype: int) -> int:
     """Bytes of an element of that entry of DTYPES."""
-    return struct.calcsize("=" + DTYPES[dtype][1])
+    return _SIZES[dtype]
 
 
 def shape_of(info: Any) -> tuple[int, ...]:
@@ -240,9 +243,12 @@ class Given:
             view = memoryview(view.tobytes())
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
         self.array, self._keep = array, (view, keep)
-        self.bytes, at = view.nbytes, address(view)
-        self.view = _memory(at, "B", 1, [self.bytes], [1]) if at \
-            else memoryview(b"")
+        self.bytes, self.address = view.nbytes, address(view)
+
+    def _view(self) -> memoryview:
+        """Its bytes."""
+        return _memory(self.address, "B", 1, [self.bytes], [1]) \
+            if self.address else memoryview(b"")
 
     @staticmethod
     def _format(view: memoryview, name: str) -> int:
@@ -263,8 +269,10 @@ class Given:
         part.name, part.dtype, part._keep = self.name, self.dtype, self._keep
         part.array, part.cuda = self.array, self.cuda
         part.shape = (last - first, *self.shape[1:])
-        part.view = self.view[first * each:last * each]
-        part.bytes = part.view.nbytes
+        part.bytes = (last - first) * each
+        part.address = None
+        if self.address and part.bytes:
+            part.address = self.address + first * each
         return part
 
     def taken(self, order: Sequence[int], each: int) -> Given:
@@ -274,12 +282,13 @@ class Given:
                         f"'{self.name}' is in a GPU's memory, where its "
                         "samples are not put in another order: give batches, "
                         "or shuffle=False")
-        room = bytearray(len(order) * each)
+        room, view = bytearray(len(order) * each), self._view()
         for k, i in enumerate(order):
-            room[k * each:(k + 1) * each] = self.view[i * each:(i + 1) * each]
+            room[k * each:(k + 1) * each] = view[i * each:(i + 1) * each]
         part = self.rows(0, 0, each)
         part.shape = (len(order), *self.shape[1:])
-        part.view, part.bytes = memoryview(room), len(room)
+        part._keep = memoryview(room), None
+        part.address, part.bytes = address(part._keep[0]), len(room)
         return part
 
     def as_input(self, info: Any, n: int | None = None) -> Any:
@@ -292,7 +301,7 @@ class Given:
         wanted = shape_of(info)
         if n is not None:
             wanted = (n, *wanted[1:])
-        s = _c.Input(name=info.name, data=address(self.view), bytes=self.bytes,
+        s = _c.Input(name=info.name, data=self.address, bytes=self.bytes,
                      dtype=dtype, rank=-1, place=int(self.cuda))
         if not same_elements(self.shape, wanted):
             s.rank = len(self.shape)
@@ -303,6 +312,8 @@ class Given:
 def same_elements(given: Sequence[int], wanted: Sequence[int]) -> bool:
     """Whether one shape is the other with axes of 1, or with neighbouring axes
     as one: then the elements are the same in the same order."""
+    if given == wanted:
+        return True
     a, b = [n for n in given if n != 1], [n for n in wanted if n != 1]
     while a and b:
         x, y, nx, ny = a.pop(0), b.pop(0), 1, 1
@@ -349,7 +360,7 @@ class Returned:
             self.address = address(memoryview(self._room))
             return
         self._room = numpy.empty(self._shape, numpy_name)
-        self.address = self._room.ctypes.data
+        self.address = self._room.__array_interface__["data"][0]
 
     def array(self) -> Any:
         """An array of that library, else numpy's, else a memoryview."""

@@ -10,7 +10,7 @@ from . import _c, _fit
 from ._arrays import Given, Returned
 from ._c import DTYPES, ORIGINS, Error, Status
 from ._checks import Path, number, path_bytes, text
-from ._inputs import Data, structs
+from ._inputs import Call, Data, structs
 from ._module import Communicator, Module, Single
 
 
@@ -50,6 +50,7 @@ class Session(Single):
         self._s = c.c_void_p()
         self._api = _c.Calls(module.api)
         self._raised: BaseException | None = None
+        self._calls: dict[Sequence[str], Call] = {}
         self._objective = ":" + module.objectives[0] \
             if module.objectives else ""
         self._comm, self._profile = comm, _c.PROFILE()
@@ -114,9 +115,9 @@ class Session(Single):
         return []
 
     def _structs(self, programs: Sequence[str], data: Data,
-                 arrays: Mapping[str, Any]) -> tuple[Any, int, int, Any]:
+                 arrays: Mapping[str, Any]) -> tuple[Call, list[Given]]:
         return structs(self.module.batch, self._wanted(programs), data, arrays,
-                       bool(self.module.sizes))
+                       bool(self.module.sizes), self._calls.pop(programs, None))
 
     def _training(self) -> tuple[str, str]:
         return "train" + self._objective, "micro" + self._objective
@@ -124,11 +125,11 @@ class Session(Single):
     def _batch(self, programs: Sequence[str], data: Data,
                arrays: Mapping[str, Any]) -> tuple[Any, int, Any]:
         """The inputs of a step: at most a batch of samples."""
-        inputs, nin, n, keep = self._structs(programs, data, arrays)
-        if n > self.module.batch:
-            raise Error(Status.ARGUMENT, f"{n} samples given: a step takes up "
-                        f"to {self.module.batch}, as compiled")
-        return inputs, nin, keep
+        call, keep = self._structs(programs, data, arrays)
+        if call.samples > self.module.batch:
+            raise Error(Status.ARGUMENT, f"{call.samples} samples given: a step "
+                        f"takes up to {self.module.batch}, as compiled")
+        return call.inputs, len(call.inputs), keep
 
     def _some(self, n: int) -> None:
         if not n and self.module.batch:
@@ -138,27 +139,45 @@ class Session(Single):
     def _like(given: Sequence[Given]) -> Any:
         return given[0].array if given else None
 
-    def _results(self, program: str, call: Any, inputs: Any, nin: int, n: int,
-                 like: Any) -> dict[str, Any]:
-        """All outputs of that program, which `call` computes, for n samples."""
+    def _of_samples(self, t: Any, n: int) -> Any:
+        """What an output of a batch is for n samples."""
+        batch = self.module.batch
+        if n == batch or not batch or not t.rank or t.shape[0] % batch:
+            return t
+        part = _c.TensorInfo.from_buffer_copy(t)
+        part.bytes = t.bytes // batch * n
+        part.shape[0] = t.shape[0] // batch * n
+        return part
+
+    def _results(self, function: Any, data: Data,
+                 arrays: Mapping[str, Any], some: bool = False
+                 ) -> dict[str, Any]:
+        """All outputs of "predict", which `function` computes.  some: of at
+        least one sample."""
+        programs = "predict",
+        call, keep = self._structs(programs, data, arrays)
+        program, nin, n = programs[0], len(call.inputs), call.samples
+        if some:
+            self._some(n)
         if self.module.sizes:
             name = c.c_char_p()
-            self._check(self._api.fit(self._s, text(program, "program"), inputs,
-                                      nin, c.byref(name)))
+            self._check(self._api.fit(self._s, text(program, "program"),
+                                      call.inputs, nin, c.byref(name)))
             program = (name.value or b"").decode()
-        infos = [_c.TensorInfo.from_buffer_copy(t)
-                 for t in self.module.tensors("output", program)]
-        for t in infos:
-            if t.rank and self.module.batch and \
-                    t.shape[0] % self.module.batch == 0:
-                t.bytes = t.bytes // self.module.batch * n
-                t.shape[0] = t.shape[0] // self.module.batch * n
-        room = [Returned(t, like) for t in infos]
-        outs = (_c.Output * len(infos))(*[
-            _c.Output(name=t.name, data=r.address, bytes=t.bytes,
-                      dtype=t.dtype) for t, r in zip(infos, room)])
-        self._check(call(self._s, inputs, nin, n, outs, len(infos)))
-        return {t.name.decode(): r.array() for t, r in zip(infos, room)}
+        if call.program != program:
+            call.program = program
+            call.infos = [self._of_samples(t, n)
+                          for t in self.module.tensors("output", program)]
+            call.outputs = (_c.Output * len(call.infos))(*[
+                _c.Output(name=t.name, bytes=t.bytes, dtype=t.dtype)
+                for t in call.infos])
+        room = [Returned(t, self._like(keep)) for t in call.infos]
+        for out, r in zip(call.outputs, room):
+            out.data = r.address
+        self._check(function(self._s, call.inputs, nin, n, call.outputs,
+                             len(room)))
+        self._calls[programs] = call  # no other call writes them before this
+        return {t.name.decode(): r.array() for t, r in zip(call.infos, room)}
 
     # ---- training
 
@@ -193,9 +212,7 @@ class Session(Single):
 
     def outputs(self, data: Data = None, /, **arrays: Any) -> dict[str, Any]:
         """The outputs as the next vjp computes them (--loss host)."""
-        inputs, nin, n, keep = self._structs(("predict",), data, arrays)
-        return self._results("predict", self._api.outputs, inputs, nin, n,
-                             self._like(keep))
+        return self._results(self._api.outputs, data, arrays)
 
     def vjp(self, data: Data = None, /, **arrays: Any) -> None:
         """Adds the gradients of a loss of the host's own (--loss host): the
@@ -246,20 +263,19 @@ class Session(Single):
                 sums = self.evaluate(batch, sums=sums)
             return sums if sums is not None else Evaluation(_c.Eval())
         e = _c.Eval.from_buffer_copy(sums._sums) if sums else _c.Eval()
-        inputs, nin, given, keep = self._structs(("eval",), data, arrays)
+        call, keep = self._structs(("eval",), data, arrays)
+        given = call.samples
         self._some(given)
         rows = given if valid is None else number(valid, 0, given, "valid")
-        self._check(self._api.evaluate(self._s, inputs, nin, rows, e))
+        self._check(self._api.evaluate(self._s, call.inputs, len(call.inputs),
+                                       rows, e))
         return Evaluation(e)
 
     def predict(self, data: Data = None, /, **arrays: Any) -> dict[str, Any]:
         """All outputs of the model by name, for any number of samples; arrays
         of the library whose arrays were given, else numpy's, else
         memoryviews."""
-        inputs, nin, n, keep = self._structs(("predict",), data, arrays)
-        self._some(n)
-        return self._results("predict", self._api.predict, inputs, nin, n,
-                             self._like(keep))
+        return self._results(self._api.predict, data, arrays, some=True)
 
     def read_output(self, name: str, program: str = "predict") -> Any:
         """An output of the program that ran last, all rows of its batch."""
