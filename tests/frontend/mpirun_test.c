@@ -80,9 +80,10 @@ static void shell_ok(const char *command) {
 static int launch(const Launcher *l, int n, const char *before,
                   const char *words, char **out) {
     char command[5000];
-    snprintf(command, sizeof command,
-             "timeout 300 %s %s -n %d sh -c '%s exec $AMPC run %s' </dev/null",
-             l->name, l->options, n, before, words);
+    snprintf(
+        command, sizeof command,
+        "timeout -k 5 300 %s %s -n %d sh -c '%s exec $AMPC run %s' </dev/null",
+        l->name, l->options, n, before, words);
     return shell(out, command);
 }
 
@@ -194,9 +195,9 @@ static void sizes(const Launcher *l, const char *lib, const char *engine) {
     for (int n = 1; n <= 3; n++) {
         char *out, command[1500], want[40];
         snprintf(command, sizeof command,
-                 "AMPC_LIBMPI='%s' timeout 300 %s %s -n %d %s %s", lib, l->name,
-                 l->options, n, test_data_path("tests/support/exchange"),
-                 engine);
+                 "AMPC_LIBMPI='%s' timeout -k 5 300 %s %s -n %d %s %s", lib,
+                 l->name, l->options, n,
+                 test_data_path("tests/support/exchange"), engine);
         snprintf(want, sizeof want, "%d ranks, 9 sizes", n);
         CHECK_EQ_INT(shell(&out, command), 0);
         CHECK_HAS(out, want);
@@ -304,7 +305,8 @@ static void ends_after(const Launcher *l, const char *signal, const char *why) {
     samples_write(c, "all", 0, SAMPLES);
     snprintf(before, sizeof before,
              "test " RANK " = 1 && "
-             "(while ! test -s s; do sleep 0.1; done; kill -%s $$) &",
+             "(for i in $(seq 600); do test -s s && break; sleep 0.1; done; "
+             "kill -%s $$) &",
              signal);
     snprintf(words, sizeof words,
              "%s " FEEDS "--steps 100000000 --log l --save-every 10 --save s "
