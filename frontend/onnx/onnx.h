@@ -152,10 +152,11 @@ typedef struct OxName {
 
 /* Rows that a mask selects (onnx_picked.c). */
 typedef struct OxPick {
-    ValueId key;   /* the mask, without views */
-    ValueId valid; /* bool[n]: whether a row counts */
-    ValueId count; /* f32[]: how many do */
-    int64_t n;     /* number of elements of the mask */
+    ValueId key;     /* the mask, without views */
+    ValueId valid;   /* bool[n]: whether a row counts */
+    ValueId count;   /* f32[]: how many do */
+    int64_t n;       /* number of elements of the mask */
+    int64_t repeats; /* .. in which each of `key` stands that often in a row */
 } OxPick;
 
 typedef struct OxFold {
@@ -365,6 +366,8 @@ Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
 /* Result i is `rows`; `valid`, bool[n] with the true ones first, says which
    rows along the axis count. */
 Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis);
+/* onnx_nd.c: a scatter in whose place the model has a sum. */
+bool ox_lost_sum(Ox *ox);
 /* onnx_found.c: Unique where the operand is not known. */
 Status onnx_unique_of_data(Ox *ox);
 /* The value of an output; where it has such rows, those that count first,

@@ -313,7 +313,7 @@ static bool repeats_indices(const Ox *ox) {
 /* TorchScript writes index_put(accumulate=True) and index_add() as a scatter
    over zeros followed by an addition, which loses that rows named twice are
    summed. */
-static bool lost_sum(Ox *ox) {
+bool ox_lost_sum(Ox *ox) {
     const OxNode *n = ox->node;
     const OxNode *zeros = ox_maker(ox, n->in[0], "ConstantOfShape");
     bool puts = !strcmp(n->type, "ScatterND") && zeros &&
@@ -333,7 +333,7 @@ static bool lost_sum(Ox *ox) {
 static Status scatter(Ox *ox, ValueId row, const Rows *r) {
     ValueId x = ox_in(ox, 0), up = ox_in(ox, 2), y;
     Type t = ox_type(ox, x), tu = ox_type(ox, up), tr = ox_type(ox, row);
-    Str text = ox_str(ox, "reduction", lost_sum(ox) ? "add" : "none");
+    Str text = ox_str(ox, "reduction", ox_lost_sum(ox) ? "add" : "none");
     int64_t dim[MAX_RANK + 1], n = type_count(&tr), want = n;
     const Reduction *how = NULL;
     for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)

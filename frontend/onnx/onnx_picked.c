@@ -16,35 +16,24 @@
 #include <math.h>
 #include <string.h>
 
-#include "frontend/onnx/onnx.h"
+#include "frontend/onnx/onnx_picked.h"
 
-/* How a node is built: rows that do not count become `fill` in operand 0
-   unless it is NaN; the rows are on `axis` of the result, -1: on none. */
-typedef struct Plan {
-    OxBuild *run; /* the node's */
-    int pick, axis;
-    double fill;
-    bool mean; /* the divisor becomes the number of rows that count */
-    bool zero; /* the result is 0 if no row counts */
-    bool done; /* the rule has built the node                       */
-} Plan;
-
-static const OxPick *pick_of(const Ox *ox, int pick) {
+const OxPick *ox_pick(const Ox *ox, int pick) {
     return &ox->picks.data[pick - 1];
 }
 
-static OxName *operand(const Ox *ox, int k) {
+OxName *ox_operand(const Ox *ox, int k) {
     return k < ox->node->nin && *ox->node->in[k]
                ? ox_name_of(ox, ox->node->in[k])
                : NULL;
 }
 
 static bool is_picked(const Ox *ox, int k) {
-    const OxName *x = operand(ox, k);
+    const OxName *x = ox_operand(ox, k);
     return x && x->pick;
 }
 
-static Status refuse(Ox *ox, const char *why) {
+Status ox_refuse_rows(Ox *ox, const char *why) {
     return ox_fail(ox,
                    "reads rows that a mask selects; their number depends on "
                    "data, and the node %s: multiply by the mask instead of "
@@ -54,25 +43,54 @@ static Status refuse(Ox *ox, const char *why) {
 
 /* ---- masks --------------------------------------------------------------- */
 
-/* The mask as bool[n], without views. */
-static Status flat_mask(Ox *ox, ValueId *mask, ValueId *key) {
+/* How often each element of x stands in a row in y, to which it is expanded
+   along its last axes; 0: it is not. */
+static int64_t times_in_a_row(const Type *x, const Type *y) {
+    int64_t times = 1;
+    if (x->rank != y->rank) return 0;
+    for (int k = 0; k < x->rank; k++) {
+        if (x->dim[k] != 1 && times > 1) return 0;
+        if (x->dim[k] != 1 && x->dim[k] != y->dim[k]) return 0;
+        if (x->dim[k] == 1) times *= y->dim[k];
+    }
+    return times;
+}
+
+/* The mask behind views and repetitions. */
+static ValueId mask_key(const Ox *ox, ValueId mask, int64_t *repeats) {
+    *repeats = 1;
+    for (const Node *n;;) {
+        int64_t times = 1;
+        if ((n = ox_def(ox, mask, OP_EXPAND)))
+            times = times_in_a_row(value_type(ox->g, n->in[0]),
+                                   value_type(ox->g, mask));
+        else
+            n = ox_def(ox, mask, OP_RESHAPE);
+        if (!n || times == 0) return mask;
+        *repeats *= times;
+        mask = n->in[0];
+    }
+}
+
+/* The mask as bool[n]. */
+static Status flat_mask(Ox *ox, ValueId *mask) {
     Type t = ox_type(ox, *mask);
     int64_t n = type_count(&t);
-    const Node *view;
-    *key = *mask;
-    while ((view = ox_def(ox, *key, OP_RESHAPE))) *key = view->in[0];
     TRY(ox_reshape(ox, *mask, 1, &n, mask));
     return t.dtype == DT_BOOL ? OK : ox_cast(ox, *mask, DT_BOOL, false, mask);
 }
 
 /* The pick of a mask; equal masks share one. */
-static Status find_pick(Ox *ox, ValueId mask, int *pick) {
+Status ox_find_pick(Ox *ox, ValueId mask, int *pick) {
     OxPick p = {0};
     ValueId ones, zero = ox_scalar(ox, DT_F32, 0);
     int64_t axis = 0;
-    TRY(flat_mask(ox, &mask, &p.key));
+    p.key = mask_key(ox, mask, &p.repeats);
     for (*pick = 1; *pick <= ox->picks.len; ++*pick)
-        if (same_value(pick_of(ox, *pick)->key, p.key)) return OK;
+        if (same_value(ox_pick(ox, *pick)->key, p.key) &&
+            ox_pick(ox, *pick)->repeats == p.repeats)
+            return OK;
+    TRY(flat_mask(ox, &mask));
     p.n = ox_type(ox, mask).dim[0];
     p.valid = mask;
     TRY(ox3(ox, OP_WHERE, mask, ox_scalar(ox, DT_F32, 1), zero, &ones));
@@ -86,7 +104,7 @@ static Status rows_of(Ox *ox, const OxPick *p, ValueId *row) {
     TypeId index = type_make(DT_I64, 1, &p->n);
     Attr axis = attr_i(AK_axis, 0), first[] = {axis, attr_i(AK_keepdims, 1)};
     ValueId own, best;
-    if (p->n == 0) return refuse(ox, "has a mask without elements");
+    if (p->n == 0) return ox_refuse_rows(ox, "has a mask without elements");
     TRY(ox_opn(ox, OP_IOTA, NULL, 0, &axis, 1, 1, &index, &own));
     TRY(ox_cast(ox, p->valid, DT_I32, false, &best));
     TRY(ox_op(ox, OP_ARGMAX, &best, 1, first, 2, &best));
@@ -111,36 +129,36 @@ static Status zero_if_none(Ox *ox, int pick, ValueId x, ValueId *y) {
     DType d = ox_type(ox, x).dtype;
     *y = x;
     if (!dtype_is_float(d)) return OK;
-    TRY(ox2k(ox, OP_GREATER, pick_of(ox, pick)->count, 0, &any));
+    TRY(ox2k(ox, OP_GREATER, ox_pick(ox, pick)->count, 0, &any));
     return ox3(ox, OP_WHERE, any, x, ox_scalar(ox, d, 0), y);
 }
 
-static Status non_zero(Ox *ox, Plan *p) {
+static Status non_zero(Ox *ox, OxPlan *p) {
     ValueId mask = ox_in(ox, 0), row, y;
     Type t = ox_type(ox, mask);
-    if (t.rank == 0) return refuse(ox, "has a scalar as its mask");
-    TRY(find_pick(ox, mask, &p->pick));
-    TRY(rows_of(ox, pick_of(ox, p->pick), &row));
+    if (t.rank == 0) return ox_refuse_rows(ox, "has a scalar as its mask");
+    TRY(ox_find_pick(ox, mask, &p->pick));
+    TRY(rows_of(ox, ox_pick(ox, p->pick), &row));
     TRY(coordinates(ox, &t, row, &y));
     p->axis = 1;
     p->done = true;
     return ox_out(ox, 0, y);
 }
 
-static Status compress(Ox *ox, Plan *p) {
+static Status compress(Ox *ox, OxPlan *p) {
     ValueId x = ox_in(ox, 0), row, y;
     Type t = ox_type(ox, x);
     int64_t all = type_count(&t);
     int axis = 0;
-    if (is_picked(ox, 0)) return refuse(ox, "selects from them again");
+    if (is_picked(ox, 0)) return ox_refuse_rows(ox, "selects from them again");
     if (ox_attr(ox, "axis"))
         TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
     else
         TRY(ox_reshape(ox, x, 1, &all, &x));
-    TRY(find_pick(ox, ox_in(ox, 1), &p->pick));
-    if (pick_of(ox, p->pick)->n > ox_type(ox, x).dim[axis])
-        return ox_fail(ox, "%" PRId64 " conditions", pick_of(ox, p->pick)->n);
-    TRY(rows_of(ox, pick_of(ox, p->pick), &row));
+    TRY(ox_find_pick(ox, ox_in(ox, 1), &p->pick));
+    if (ox_pick(ox, p->pick)->n > ox_type(ox, x).dim[axis])
+        return ox_fail(ox, "%" PRId64 " conditions", ox_pick(ox, p->pick)->n);
+    TRY(rows_of(ox, ox_pick(ox, p->pick), &row));
     Attr attr = attr_i(AK_axis, axis);
     TRY(ox_op(ox, OP_GATHER, (ValueId[]){x, row}, 2, &attr, 1, &y));
     TRY(zero_if_none(ox, p->pick, y, &y));
@@ -158,7 +176,7 @@ Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis) {
         size[k] = k == axis ? 1 : t.dim[k];
         step[k] = 1;
     }
-    TRY(find_pick(ox, valid, &pick));
+    TRY(ox_find_pick(ox, valid, &pick));
     TRY(ox_slice(ox, rows, start, size, step, &first));
     for (int k = 0; k < t.rank; k++) size[k] = k == axis ? t.dim[k] : 1;
     TRY(ox_reshape(ox, valid, t.rank, size, &counts));
@@ -172,53 +190,54 @@ Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid, int axis) {
 }
 
 /* x, with `fill` in rows that do not count. */
-static Status masked(Ox *ox, ValueId x, int axis, int pick, double fill,
-                     ValueId *y) {
+Status ox_masked_rows(Ox *ox, ValueId x, int axis, int pick, double fill,
+                      ValueId *y) {
     int64_t dim[MAX_RANK];
     ValueId valid;
     Type t = ox_type(ox, x);
     for (int k = 0; k < t.rank; k++) dim[k] = k == axis ? t.dim[k] : 1;
-    TRY(ox_reshape(ox, pick_of(ox, pick)->valid, t.rank, dim, &valid));
+    TRY(ox_reshape(ox, ox_pick(ox, pick)->valid, t.rank, dim, &valid));
     return ox3(ox, OP_WHERE, valid, x, ox_scalar(ox, t.dtype, fill), y);
 }
 
 /* ---- rules --------------------------------------------------------------- */
 
 /* For broadcasting, the axis counts from the last one. */
-static Status elementwise(Ox *ox, Plan *p) {
+static Status elementwise(Ox *ox, OxPlan *p) {
     int rank = 0, from_last = -1;
     for (int k = 0; k < ox->node->nin; k++) {
-        const OxName *x = operand(ox, k);
+        const OxName *x = ox_operand(ox, k);
         if (!x || !is_value(x->value)) continue;
         int r = ox_type(ox, x->value).rank;
         if (r > rank) rank = r;
         if (!x->pick) continue;
         if (from_last < 0) from_last = r - x->pick_axis;
         if (x->pick != p->pick || from_last != r - x->pick_axis)
-            return refuse(ox, "meets rows of another mask or on another axis");
+            return ox_refuse_rows(
+                ox, "meets rows of another mask or on another axis");
     }
     for (int k = 0; k < ox->node->nin; k++) {
-        const OxName *x = operand(ox, k);
+        const OxName *x = ox_operand(ox, k);
         if (!x || x->pick || !is_value(x->value)) continue;
         Type t = ox_type(ox, x->value);
         if (t.rank >= from_last && t.dim[t.rank - from_last] != 1)
-            return refuse(ox, "meets a tensor with all rows");
+            return ox_refuse_rows(ox, "meets a tensor with all rows");
     }
     p->axis = rank - from_last;
     return OK;
 }
 
 /* The first operand keeps its axis; the other operands are constants. */
-static Status same_axis(Ox *ox, Plan *p) {
+static Status same_axis(Ox *ox, OxPlan *p) {
     if (!is_picked(ox, 0))
-        return refuse(ox, "has them in another operand than the first");
-    p->axis = operand(ox, 0)->pick_axis;
+        return ox_refuse_rows(ox, "has them in another operand than the first");
+    p->axis = ox_operand(ox, 0)->pick_axis;
     return OK;
 }
 
-static Status transposed(Ox *ox, Plan *p) {
+static Status transposed(Ox *ox, OxPlan *p) {
     const int64_t *perm;
-    int axis = operand(ox, 0)->pick_axis, n = ox_ints(ox, "perm", &perm);
+    int axis = ox_operand(ox, 0)->pick_axis, n = ox_ints(ox, "perm", &perm);
     int rank = ox_type(ox, ox_in(ox, 0)).rank;
     p->axis = rank - 1 - axis;
     for (int k = 0; k < n; k++)
@@ -226,64 +245,82 @@ static Status transposed(Ox *ox, Plan *p) {
     return OK;
 }
 
-/* After a view, the axis with the same length and as many elements before
-   it. */
-static Status found_again(Ox *ox, Plan *p) {
-    ValueId y = ox_name_of(ox, ox->node->out[0])->value;
-    Type a = ox_type(ox, ox_in(ox, 0)), b = ox_type(ox, y);
-    int axis = operand(ox, 0)->pick_axis;
-    int64_t before = 1, lead = 1;
-    for (int k = 0; k < axis; k++) before *= a.dim[k];
-    p->axis = -1;
-    for (int k = 0; k < b.rank && p->axis < 0; lead *= b.dim[k++])
-        if (lead == before && b.dim[k] == a.dim[axis]) p->axis = k;
-    return p->axis >= 0 ? OK : refuse(ox, "joins them with another axis");
+/* The pick of rows of `times` elements each, as a pick of the elements. */
+static Status elements_of(Ox *ox, int64_t times, int *pick) {
+    ValueId valid = ox_pick(ox, *pick)->valid;
+    int64_t dim[] = {ox_pick(ox, *pick)->n, 1};
+    TRY(ox_reshape(ox, valid, 2, dim, &valid));
+    dim[1] = times;
+    TRY(ox_expand(ox, valid, 2, dim, &valid));
+    return ox_find_pick(ox, valid, pick);
 }
 
-static Status view(Ox *ox, Plan *p) {
+/* After a view, the axis with the same length and as many elements before
+   it; or the axis to which the rows' elements belong, too. */
+static Status found_again(Ox *ox, OxPlan *p) {
+    ValueId y = ox_name_of(ox, ox->node->out[0])->value;
+    Type a = ox_type(ox, ox_in(ox, 0)), b = ox_type(ox, y);
+    int axis = ox_operand(ox, 0)->pick_axis, joined = -1;
+    int64_t before = 1, lead = 1, n = a.dim[axis];
+    for (int k = 0; k < axis; k++) before *= a.dim[k];
+    p->axis = -1;
+    for (int k = 0; k < b.rank && p->axis < 0; lead *= b.dim[k++]) {
+        if (lead != before) continue;
+        if (b.dim[k] == n) p->axis = k;
+        if (n && b.dim[k] > n && b.dim[k] % n == 0) joined = k;
+    }
+    if (p->axis >= 0) return OK;
+    if (joined < 0) return ox_refuse_rows(ox, "joins them with another axis");
+    p->axis = joined;
+    return elements_of(ox, b.dim[joined] / n, &p->pick);
+}
+
+static Status view(Ox *ox, OxPlan *p) {
     if (!is_picked(ox, 0))
-        return refuse(ox, "has them in another operand than the first");
+        return ox_refuse_rows(ox, "has them in another operand than the first");
     TRY(p->run(ox));
     p->done = true;
     return found_again(ox, p);
 }
 
-static Status expanded(Ox *ox, Plan *p) {
+static Status expanded(Ox *ox, OxPlan *p) {
     if (!is_picked(ox, 0))
-        return refuse(ox, "has them in another operand than the first");
+        return ox_refuse_rows(ox, "has them in another operand than the first");
     TRY(p->run(ox));
     p->done = true;
     Type a = ox_type(ox, ox_in(ox, 0));
     Type b = ox_type(ox, ox_name_of(ox, ox->node->out[0])->value);
-    p->axis = operand(ox, 0)->pick_axis + b.rank - a.rank;
+    p->axis = ox_operand(ox, 0)->pick_axis + b.rank - a.rank;
     return OK;
 }
 
 /* Rows of a matrix product stay rows; along a summed axis they become 0. */
-static Status product(Ox *ox, Plan *p) {
+static Status product(Ox *ox, OxPlan *p) {
     bool gemm = !strcmp(ox->node->type, "Gemm");
     bool ta = gemm && ox_int(ox, "transA", 0),
          tb = gemm && ox_int(ox, "transB", 0);
-    const OxName *a = operand(ox, 0), *b = operand(ox, 1);
+    const OxName *a = ox_operand(ox, 0), *b = ox_operand(ox, 1);
     int ra = ox_type(ox, a->value).rank, rb = ox_type(ox, b->value).rank;
     int rank = ra > rb ? ra : rb;
-    if (ra < 2 || rb < 2) return refuse(ox, "multiplies a vector");
-    if (is_picked(ox, 2)) return refuse(ox, "adds them to a product");
+    if (ra < 2 || rb < 2) return ox_refuse_rows(ox, "multiplies a vector");
+    if (is_picked(ox, 2)) return ox_refuse_rows(ox, "adds them to a product");
     int summed_a = ta ? 0 : ra - 1, summed_b = tb ? 1 : rb - 2;
     bool sums = a->pick && a->pick_axis == summed_a;
     if (a->pick && b->pick) {
-        if (a->pick != b->pick) return refuse(ox, "multiplies two masks' rows");
+        if (a->pick != b->pick)
+            return ox_refuse_rows(ox, "multiplies two masks' rows");
         bool both = sums && b->pick_axis == summed_b;
         bool batch = a->pick_axis < ra - 2 && b->pick_axis < rb - 2 &&
                      ra - a->pick_axis == rb - b->pick_axis;
         if (!both && !batch)
-            return refuse(ox, "multiplies them with each other");
+            return ox_refuse_rows(ox, "multiplies them with each other");
         if (both) p->fill = 0;
         p->axis = both ? -1 : rank - (ra - a->pick_axis);
         return OK;
     }
     if (sums || (b->pick && b->pick_axis == summed_b))
-        return refuse(ox, "sums over them with a tensor that no mask selects");
+        return ox_refuse_rows(
+            ox, "sums over them with a tensor that no mask selects");
     if (a->pick)
         p->axis = a->pick_axis < ra - 2 ? rank - (ra - a->pick_axis) : rank - 2;
     else
@@ -298,8 +335,8 @@ static double neutral(Str type) {
     return !strcmp(type, "ReduceProd");
 }
 
-static Status reduction(Ox *ox, Plan *p) {
-    int axis = operand(ox, 0)->pick_axis, n, before = 0;
+static Status reduction(Ox *ox, OxPlan *p) {
+    int axis = ox_operand(ox, 0)->pick_axis, n, before = 0;
     Type t = ox_type(ox, ox_in(ox, 0));
     int64_t axes[MAX_RANK];
     bool keep = ox_int(ox, "keepdims", 1) != 0, reduced = false;
@@ -316,68 +353,68 @@ static Status reduction(Ox *ox, Plan *p) {
     }
     p->fill = neutral(ox->node->type);
     if (isinf(p->fill) && !dtype_is_float(t.dtype))
-        return refuse(ox, "takes the greatest or least of integers");
+        return ox_refuse_rows(ox, "takes the greatest or least of integers");
     p->mean = !strcmp(ox->node->type, "ReduceMean");
     return OK;
 }
 
-static Status softmax(Ox *ox, Plan *p) {
+static Status softmax(Ox *ox, OxPlan *p) {
     int axis, rank = ox_type(ox, ox_in(ox, 0)).rank;
     int64_t given = ox_int(ox, "axis", ox->node->version < 13 ? 1 : -1);
     TRY(ox_axis(ox, given, rank, &axis));
     if (ox->node->version < 13 && axis != rank - 1)
-        return refuse(ox, "takes several axes together");
+        return ox_refuse_rows(ox, "takes several axes together");
     TRY(same_axis(ox, p));
     if (axis == p->axis) p->fill = -INFINITY;
     return OK;
 }
 
 /* The axes before `axis` are rows. */
-static Status row_norm(Ox *ox, Plan *p) {
+static Status row_norm(Ox *ox, OxPlan *p) {
     int axis;
     for (int k = 1; k < ox->node->nin; k++)
-        if (is_picked(ox, k)) return refuse(ox, "scales by them");
+        if (is_picked(ox, k)) return ox_refuse_rows(ox, "scales by them");
     TRY(ox_axis(ox, ox_int(ox, "axis", -1), ox_type(ox, ox_in(ox, 0)).rank,
                 &axis));
     TRY(same_axis(ox, p));
-    return p->axis < axis ? OK : refuse(ox, "normalises over them");
+    return p->axis < axis ? OK : ox_refuse_rows(ox, "normalises over them");
 }
 
-static Status gathered(Ox *ox, Plan *p) {
-    const OxName *x = operand(ox, 0), *i = operand(ox, 1);
+static Status gathered(Ox *ox, OxPlan *p) {
+    const OxName *x = ox_operand(ox, 0), *i = ox_operand(ox, 1);
     int axis, rank = ox_type(ox, x->value).rank;
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), rank, &axis));
-    if (x->pick && i->pick) return refuse(ox, "gathers from them");
+    if (x->pick && i->pick) return ox_refuse_rows(ox, "gathers from them");
     p->zero = i->pick != 0;
     if (i->pick) {
         p->axis = axis + i->pick_axis;
         return OK;
     }
-    if (x->pick_axis == axis) return refuse(ox, "gathers from them");
+    if (x->pick_axis == axis) return ox_refuse_rows(ox, "gathers from them");
     p->axis = x->pick_axis > axis
                   ? x->pick_axis - 1 + ox_type(ox, i->value).rank
                   : x->pick_axis;
     return OK;
 }
 
-static Status gathered_nd(Ox *ox, Plan *p) {
-    const OxName *x = operand(ox, 0), *i = operand(ox, 1);
+static Status gathered_nd(Ox *ox, OxPlan *p) {
+    const OxName *x = ox_operand(ox, 0), *i = ox_operand(ox, 1);
     if (x->pick || i->pick_axis == ox_type(ox, i->value).rank - 1)
-        return refuse(ox, "gathers from them");
+        return ox_refuse_rows(ox, "gathers from them");
     p->axis = i->pick_axis;
     p->zero = true;
     return OK;
 }
 
-static Status concatenated(Ox *ox, Plan *p) {
+static Status concatenated(Ox *ox, OxPlan *p) {
     int axis, first = -1;
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, ox_in(ox, 0)).rank,
                 &axis));
     for (int k = 0; k < ox->node->nin; k++) {
-        const OxName *x = operand(ox, k);
+        const OxName *x = ox_operand(ox, k);
         if (x->pick != p->pick || x->pick_axis == axis ||
             (first >= 0 && x->pick_axis != first))
-            return refuse(ox, "joins them with others");
+            return ox_refuse_rows(ox, "joins them with others");
         first = x->pick_axis;
     }
     p->axis = first;
@@ -385,23 +422,24 @@ static Status concatenated(Ox *ox, Plan *p) {
 }
 
 /* Targets of rows that do not count are ignored. */
-static Status class_loss(Ox *ox, Plan *p) {
+static Status class_loss(Ox *ox, OxPlan *p) {
     bool nll = ox->node->type == intern("NegativeLogLikelihoodLoss");
     Str reduction = ox_str(ox, "reduction", "mean");
     int64_t ignore = ox_int(ox, "ignore_index", -100);
-    const OxName *x = operand(ox, 0), *t = operand(ox, 1);
+    const OxName *x = ox_operand(ox, 0), *t = ox_operand(ox, 1);
     ValueId in[3] = {x->value}, y[2];
     if (!x->pick || x->pick != t->pick || x->pick_axis || t->pick_axis)
-        return refuse(ox, "has scores and labels that no one mask selects");
+        return ox_refuse_rows(ox,
+                              "has scores and labels that no one mask selects");
     if (ox_has_out(ox, 1))
-        return refuse(ox, "gives logs of probabilities, too");
-    TRY(masked(ox, t->value, 0, p->pick, (double)ignore, &in[1]));
-    if (operand(ox, 2)) in[2] = operand(ox, 2)->value;
+        return ox_refuse_rows(ox, "gives logs of probabilities, too");
+    TRY(ox_masked_rows(ox, t->value, 0, p->pick, (double)ignore, &in[1]));
+    if (ox_operand(ox, 2)) in[2] = ox_operand(ox, 2)->value;
     Attr attr[] = {attr_named_i("axis", 1),
                    attr_named_i("ignore_index", ignore),
                    attr_s(attr_key("reduction", ATTR_STR), reduction)};
     TRY(ox_call(ox, nll ? "nll_loss" : "softmax_cross_entropy", in,
-                operand(ox, 2) ? 3 : 2, attr, 3, 1, y));
+                ox_operand(ox, 2) ? 3 : 2, attr, 3, 1, y));
     p->axis = strcmp(reduction, "none") ? -1 : 0;
     p->done = true;
     return ox_out(ox, 0, y[0]);
@@ -409,7 +447,7 @@ static Status class_loss(Ox *ox, Plan *p) {
 
 typedef struct Rule {
     const char *types; /* op names with blanks around them */
-    Status (*plan)(Ox *ox, Plan *p);
+    Status (*plan)(Ox *ox, OxPlan *p);
 } Rule;
 
 static const Rule rules[] = {
@@ -427,6 +465,8 @@ static const Rule rules[] = {
     {" Transpose ", transposed},
     {" Flatten Reshape Squeeze Unsqueeze ", view},
     {" Expand ", expanded},
+    {" Slice ", ox_plan_slice},
+    {" ScatterElements ScatterND ", ox_plan_scatter},
     {" Gemm MatMul ", product},
     {" ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
      "ReduceProd ReduceSum ReduceSumSquare ",
@@ -446,86 +486,20 @@ static const Rule *rule_of(const OxNode *n) {
     return NULL;
 }
 
-/* ---- the number of rows -------------------------------------------------- */
-
-/* Shape returns the bound, which is right for reshapes but wrong as a
-   number. The element that holds the number of rows is followed to its cast
-   to floating point, whose result becomes the count of selected rows. */
-static Status counted(Ox *ox, OxBuild *run, bool *done) {
-    const OxNode *n = ox->node;
-    const OxName *x = operand(ox, 0);
-    OxName *y = ox_name_of(ox, n->out[0]);
-    static const char passes[] = " Gather Squeeze Unsqueeze Reshape Identity ";
-    static const char lengths[] =
-        " Concat Reshape Expand Slice Gather Squeeze Unsqueeze Identity "
-        "ConstantOfShape Shape ";
-    Str word = internf(" %s ", n->type);
-    int sized = 0;
-    for (int k = 0; k < n->nin; k++)
-        if (operand(ox, k) && operand(ox, k)->sized)
-            sized = operand(ox, k)->sized;
-    if (!sized) return OK;
-    DType to = DT_I64;
-    bool cast = !strcmp(n->type, "Cast");
-    if (cast) TRY(ox_dtype(ox, (int)ox_int(ox, "to", 0), "to", &to));
-    if (cast && dtype_is_float(to) && x->sized_alone) {
-        ValueId v = pick_of(ox, sized)->count;
-        Type t = ox_type(ox, x->value);
-        TRY(ox_reshape(ox, v, t.rank, t.dim, &v));
-        TRY(ox_cast(ox, v, to, true, &v));
-        *done = true;
-        return ox_out(ox, 0, v);
-    }
-    if (!(cast && !dtype_is_float(to)) && !strstr(lengths, word))
-        return refuse(ox, "computes with their number");
-    TRY(run(ox));
-    *done = true;
-    Type t = ox_type(ox, y->value);
-    const Tensor *data = ox_data(ox, y->value);
-    if (t.dtype != DT_I64 && !cast) return OK; /* a tensor of that length */
-    if (!data || is_picked(ox, 0)) return OK;
-    if (!strcmp(n->type, "Gather") && x->sized && !x->sized_alone) {
-        double at;
-        bool one = ox_const_scalar(ox, ox_in(ox, 1), &at);
-        if (at < 0) at += (double)ox_type(ox, x->value).dim[0];
-        if (one && (int)at != x->sized_at) return OK; /* another length */
-        y->sized_alone = one;
-    } else {
-        y->sized_alone = x->sized_alone && (strstr(passes, word) || cast);
-    }
-    y->sized = sized;
-    y->sized_at = -1;
-    return OK;
-}
-
-static Status shape_of(Ox *ox, OxBuild *run) {
-    OxName *y = ox_name_of(ox, ox->node->out[0]);
-    const OxName *x = operand(ox, 0);
-    int rank = ox_type(ox, x->value).rank;
-    int64_t start = ox_int(ox, "start", 0);
-    TRY(run(ox));
-    if (start < 0) start += rank;
-    int at = x->pick_axis - (int)start;
-    if (at < 0 || at >= ox_type(ox, y->value).dim[0]) return OK;
-    y->sized = x->pick;
-    y->sized_at = at;
-    y->sized_alone = ox_type(ox, y->value).dim[0] == 1;
-    return OK;
-}
-
 /* ---- nodes --------------------------------------------------------------- */
 
-static Status build_planned(Ox *ox, const Plan *p) {
-    OxName *x = operand(ox, 0);
+static Status build_planned(Ox *ox, const OxPlan *p) {
+    OxName *x = ox_operand(ox, 0);
     ValueId plain = x->value;
     bool fills = p->fill == p->fill && x->pick;
     if (fills)
-        TRY(masked(ox, plain, x->pick_axis, p->pick, p->fill, &x->value));
+        TRY(ox_masked_rows(ox, plain, x->pick_axis, p->pick, p->fill,
+                           &x->value));
     Status s = p->run(ox);
     x->value = plain;
     if (s != OK || (!p->mean && !p->zero)) return s;
     OxName *out = ox_name_of(ox, ox->node->out[0]);
-    const OxPick *pick = pick_of(ox, p->pick);
+    const OxPick *pick = ox_pick(ox, p->pick);
     DType d = ox_type(ox, out->value).dtype;
     ValueId factor, y;
     if (p->zero) {
@@ -547,24 +521,27 @@ static bool is_unknown(const Ox *ox, int k) {
 
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done) {
     const OxNode *n = ox->node;
-    Plan p = {.run = run, .axis = -1, .fill = NAN};
-    Status (*plan)(Ox *, Plan *) = NULL;
+    OxPlan p = {.run = run, .axis = -1, .fill = NAN};
+    Status (*plan)(Ox *, OxPlan *) = NULL;
     *done = false;
     for (int k = 0; k < n->nin && !p.pick; k++)
-        if (is_picked(ox, k)) p.pick = operand(ox, k)->pick;
+        if (is_picked(ox, k)) p.pick = ox_operand(ox, k)->pick;
     if (!*n->domain && !strcmp(n->type, "NonZero") && is_unknown(ox, 0) &&
         !p.pick)
         plan = non_zero;
     if (!*n->domain && !strcmp(n->type, "Compress") && is_unknown(ox, 1))
         plan = compress;
-    if (!plan && !p.pick) return ox->picks.len ? counted(ox, run, done) : OK;
+    if (!*n->domain && !strcmp(n->type, "Expand") && is_unknown(ox, 1))
+        plan = ox_plan_expand;
+    if (!plan && !p.pick)
+        return ox->picks.len ? ox_counted_rows(ox, run, done) : OK;
     if (p.pick && !strcmp(n->type, "Shape")) {
         *done = true;
-        return shape_of(ox, run);
+        return ox_shape_of_rows(ox, run);
     }
     if (!plan) {
         const Rule *rule = rule_of(n);
-        if (!rule) return refuse(ox, "has no rule for them");
+        if (!rule) return ox_refuse_rows(ox, "has no rule for them");
         plan = rule->plan;
     }
     TRY(plan(ox, &p));

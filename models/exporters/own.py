@@ -210,6 +210,17 @@ def kept():
             h = torch.tanh(s.l(x)); own = h[s.mask(x)]
             return (torch.softmax(own @ s.m.weight.t(), 0).t() @ own).pow(2).sum() + s.m.bias.sum() * 0.1
 
+    class Assigned(Masked):
+        """Rows, elements and columns put where a mask selects, from a mask's own rows, another mask's, by their number."""
+        def __init__(s): super().__init__(); s.token = nn.Parameter(torch.tensor([.3, -.2, .1, .5]))
+        def forward(s, x):
+            mask, h = s.mask(x), torch.tanh(s.l(x)); y = h.clone()
+            y[mask] = s.token; y[~mask] = torch.exp(x[~mask] * 0.1) @ s.l.weight
+            for k in range(2): y[mask] = y[mask] * (h[mask] + k)
+            y[y > 0.4] = 0.4; y[:, torch.tensor([True, False, True, False])] = h[:, :2] * 2
+            z = torch.zeros(6, 4).index_put((torch.where(mask)[0],), h[mask], accumulate=True)
+            return s.m(y).pow(2).mean() + (z + y.masked_scatter(mask[:, None], h)).pow(2).mean()
+
     def kinds(c): return [type(c.__name__ + k.title(), (c,), {"kind": k}) for k in ("none", "all", "some")]
 
     class GaussianProcess(nn.Module):
@@ -298,4 +309,4 @@ def kept():
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
                               Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, GaussianProcess, FourierOperator, Solved,
-                              *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet))]
+                              *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

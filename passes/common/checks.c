@@ -14,7 +14,8 @@
    skips the step.  The model's kernels contain no checks: an index out of range
    reads zeros, which are not used.  Constants are refused here.
    A loop that wants more than its bound of turns (function `ended`) is checked
-   in the same way: ampc.trips/0/0/8/LOOP is 0 if it does, or -1.
+   in the same way: ampc.trips/0/0/8/LOOP is 0 if it does, or -1; and so are
+   rows that are not as many as a mask selects (`as_many`): ampc.selected.
    A graph that has such outputs was checked, and stays unchanged.
    requires     stage TYPED, one graph per program */
 #include "ir/fn/fn.h"
@@ -37,7 +38,8 @@ typedef struct Check {
     int64_t least, most; /* legal numbers                                   */
     bool ignores;        /* true: `ignore` is legal, too */
     int64_t ignore;
-    Str loop; /* whose turns are checked, or NULL */
+    Family family;
+    Str node; /* whose turns or rows are checked, or NULL */
     Loc loc;
 } Check;
 typedef VEC(Check) Checks;
@@ -134,6 +136,7 @@ static Status add_check(Cx *cx, const Node *n) {
     Check c = {.checked = n->in[1],
                .least = n->fn ? 0 : -size,
                .most = size - 1,
+               .family = FAMILY_CHECK,
                .loc = n->loc};
     c.ignores = n->fn && fn_attr(n->fn, "ignore_index") &&
                 call_attr(cx->g, n, "ignore_index", &ignore);
@@ -148,16 +151,19 @@ static Status add_check(Cx *cx, const Node *n) {
     return OK;
 }
 
-/* The turns of a loop, which are no element of an input. */
-static void add_trips(Cx *cx, const Node *n) {
-    Attr most, loop;
-    bool has = call_attr(cx->g, n, "most", &most) &&
-               call_attr(cx->g, n, "loop", &loop);
+/* The turns of a loop or the rows of a mask, which are no element of an
+   input. */
+static void add_number(Cx *cx, const Node *n, Family family) {
+    Attr most = {0}, name;
+    bool trips = family == FAMILY_TRIPS;
+    bool has = (!trips || call_attr(cx->g, n, "most", &most)) &&
+               call_attr(cx->g, n, trips ? "loop" : "node", &name);
     ASSERT(has);
     Check c = {.checked = n->in[1],
                .root = n->in[1],
                .most = most.u.i,
-               .loop = loop.u.s,
+               .family = family,
+               .node = name.u.s,
                .loc = n->loc};
     if (!known(cx, &c)) vec_push(cx->pass->scratch, &cx->checks, c);
 }
@@ -183,7 +189,8 @@ static Status find_checks(Cx *cx) {
             vec_push(cx->pass->scratch, &cx->fed, false);
         for (int k = 0; k < n.nout; k++) cx->fed.data[n.out[k].i] = fed;
         if (reads_indices(&n)) TRY(add_check(cx, &n));
-        if (is_call(&n, "ended")) add_trips(cx, &n);
+        if (is_call(&n, "ended")) add_number(cx, &n, FAMILY_TRIPS);
+        if (is_call(&n, "as_many")) add_number(cx, &n, FAMILY_SELECTED);
         if (n.fn && !is_call(&n, n.fn->info.text)) open_call(cx, &n);
     }
     return OK;
@@ -251,7 +258,7 @@ static ValueId first_bad(Cx *cx, const Check *c) {
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {
     Str of = internf("%d/%lld/%lld/%s", (int)(c - cx->checks.data),
                      (long long)c->least, (long long)c->most,
-                     c->loop ? c->loop : value_get(cx->g, c->root)->name);
+                     c->node ? c->node : value_get(cx->g, c->root)->name);
     graph_add_output(cx->g, family_name(f, of), v);
 }
 
@@ -276,7 +283,7 @@ static void checks_emit(Cx *cx, bool trains) {
         value[i] =
             build(&cx->b, OP_GATHER, (ValueId[]){flat(cx, c->root), at[i]}, 2,
                   &axis, 1, DT_DEFAULT, NULL);
-        output(cx, c->loop ? FAMILY_TRIPS : FAMILY_CHECK, c, at[i]);
+        output(cx, c->family, c, at[i]);
         output(cx, FAMILY_CHECKED, c, value[i]);
     }
     if (!trains) return;
@@ -301,7 +308,8 @@ static bool is_checked(const Graph *g) {
     int number;
     for (int i = 0; i < g->outputs.len; i++) {
         Family f = family_of(g->module, g->outputs.data[i].name, &number);
-        if (f == FAMILY_CHECK || f == FAMILY_TRIPS) return true;
+        if (f == FAMILY_CHECK || f == FAMILY_TRIPS || f == FAMILY_SELECTED)
+            return true;
     }
     return false;
 }

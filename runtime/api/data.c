@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.c: class and row indices in the inputs that are out of range, and loops
-   that want more trips than the module has room for.
+/* data.c: class and row indices in the inputs that are out of range, loops
+   that want more trips than the module has room for, and rows that are not as
+   many as a mask selects.
 
    Every program returns, per check of the compiler (passes/common/checks.c),
    ampc.check/NUMBER/LEAST/MOST/INPUT, the position in the input of the first
    such number or -1, and ampc.checked/NUMBER/LEAST/MOST/INPUT, that number.
-   For a loop the first name is ampc.trips/NUMBER/0/MOST/LOOP.
+   For a loop the first name is ampc.trips/NUMBER/0/MOST/LOOP, for rows it is
+   ampc.selected/NUMBER/0/0/NODE.
    Programs that train count bad batches in ampc.bad_data and keep the
    details of the last one, since a device may be several steps ahead when
    the host reads them. */
@@ -21,12 +23,21 @@ static const char *behind(const char *name, const char *prefix) {
     return strncmp(name, prefix, n) ? NULL : name + n;
 }
 
+typedef enum Checked { OF_INPUT, OF_LOOP, OF_MASK } Checked;
+
 /* A check, from the name of its output. */
-static bool check_read(const char *name, ampc_bad_data *b, bool *loop) {
-    const char *rest = behind(name, "ampc.check/");
+static bool check_read(const char *name, ampc_bad_data *b, Checked *what) {
+    static const char *const prefixes[] = {
+        [OF_INPUT] = "ampc.check/",
+        [OF_LOOP] = "ampc.trips/",
+        [OF_MASK] = "ampc.selected/",
+    };
+    const char *rest = NULL;
     char *end;
-    *loop = !rest;
-    if (!rest) rest = behind(name, "ampc.trips/");
+    for (int k = OF_INPUT; k <= OF_MASK && !rest; k++) {
+        rest = behind(name, prefixes[k]);
+        *what = (Checked)k;
+    }
     if (!rest) return false;
     strtoll(rest, &end, 10); /* its number */
     if (*end != '/') return false;
@@ -38,9 +49,15 @@ static bool check_read(const char *name, ampc_bad_data *b, bool *loop) {
 }
 
 static ampc_status data_fail(ampc_session *s, const ampc_bad_data *b,
-                             bool loop) {
+                             Checked what) {
     s->bad = *b;
-    if (loop)
+    if (what == OF_MASK)
+        return session_fail(s, AMPC_ERR_DATA,
+                            "node '%.200s' puts rows where a mask selects, and "
+                            "the mask selects %lld rows %s than there are",
+                            b->input, llabs((long long)b->value),
+                            b->value > 0 ? "more" : "fewer");
+    if (what == OF_LOOP)
         return session_fail(s, AMPC_ERR_DATA,
                             "loop '%.200s' makes more than %lld trips, the "
                             "most that the module was compiled for: compile it "
@@ -64,35 +81,36 @@ static ampc_status kept(ampc_session *s, KnownVar which, int64_t *out) {
 
 /* Check k of the training programs. */
 static bool check_at(const ampc_session *s, int64_t k, ampc_bad_data *b,
-                     bool *loop) {
+                     Checked *what) {
     int program = s->program[PROG_TRAIN] >= 0 ? s->program[PROG_TRAIN]
                                               : s->program[PROG_MICRO];
     if (program < 0) return false;
     const PlanProgram *p = &s->m->programs[program];
     for (uint32_t i = 0; i < p->nout; i++)
-        if (check_read(s->m->tensors[p->out0 + i].name, b, loop) && k-- == 0)
+        if (check_read(s->m->tensors[p->out0 + i].name, b, what) && k-- == 0)
             return true;
     return false;
 }
 
 ampc_status data_trained(ampc_session *s, int64_t count) {
     ampc_bad_data b = {.size = sizeof b, .count = count};
-    bool loop = false;
+    Checked what = OF_INPUT;
     int64_t k;
     if (count <= s->bad.count) return AMPC_OK;
     if (s->bad_rank >= 0) {
         s->bad = b;
         return session_fail(s, AMPC_ERR_DATA,
                             "rank %d got a class or row index that is out of "
-                            "range, or a loop of too many trips; its own "
+                            "range, a loop of too many trips, or another "
+                            "number of rows than a mask selects; its own "
                             "message names it",
                             s->bad_rank);
     }
     TRY(kept(s, VAR_BAD_CHECK, &k));
     TRY(kept(s, VAR_BAD_AT, &b.index));
     TRY(kept(s, VAR_BAD_VALUE, &b.value));
-    if (!check_at(s, k, &b, &loop)) b.input = "";
-    return data_fail(s, &b, loop);
+    if (!check_at(s, k, &b, &what)) b.input = "";
+    return data_fail(s, &b, what);
 }
 
 /* ---- evaluation and prediction ------------------------------------------- */
@@ -119,13 +137,14 @@ ampc_status data_ran(ampc_session *s, int64_t valid) {
     for (uint32_t i = 0; i + 1 < p->nout; i++) {
         const PlanTensor *t = &s->m->tensors[p->out0 + i];
         ampc_bad_data b = {.size = sizeof b, .count = s->bad.count};
-        bool loop;
-        if (!check_read(t->name, &b, &loop)) continue;
+        Checked what;
+        if (!check_read(t->name, &b, &what)) continue;
         TRY(s->backend->get(s, output_ref(s, s->last, (int)i), &b.index, 8));
-        if (b.index < 0 || (!loop && !counts(s, p, &b, valid))) continue;
+        if (b.index < 0 || (what == OF_INPUT && !counts(s, p, &b, valid)))
+            continue;
         ampc_status status =
             s->backend->get(s, output_ref(s, s->last, (int)i + 1), &b.value, 8);
-        return status == AMPC_OK ? data_fail(s, &b, loop) : status;
+        return status == AMPC_OK ? data_fail(s, &b, what) : status;
     }
     return AMPC_OK;
 }

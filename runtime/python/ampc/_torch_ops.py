@@ -232,7 +232,8 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.Tensor.masked_select: self._masked_select,
             torch.autograd.grad: self._grad,
             torch.Tensor.detach_: lambda x: x.copy_(x.detach()),
-            torch.Tensor.__getitem__: self._item}
+            torch.Tensor.__getitem__: self._item,
+            torch.Tensor.__setitem__: self._set_item}
 
     def _grad(self, *args: Any, **options: Any) -> Any:
         self.differentiates = "".join(traceback.format_stack())
@@ -263,6 +264,22 @@ class Captured(torch.overrides.TorchFunctionMode):
         axis, mask = masks[0], keys[masks[0]]
         flat = x if mask.dim() == 1 else x.flatten(axis, axis + mask.dim() - 1)
         return flat.index_select(axis, self._selected(mask))
+
+    def _set_item(self, x: Any, key: Any, value: Any) -> None:
+        """x[:, mask] = value: torch.onnx knows x[mask] = value."""
+        masks = [k for k, y in enumerate(key) if _is_mask(y)] \
+            if isinstance(key, tuple) else []
+        whole = slice(None)
+        if len(masks) != 1 or not masks[0] or any(
+                y != whole for k, y in enumerate(key) if k != masks[0]):
+            x[key] = value
+            return
+        first, mask = masks[0], key[masks[0]]
+        axes = list(range(first, first + mask.dim()))
+        if isinstance(value, torch.Tensor) and value.dim() > x.dim() - mask.dim() - first:
+            lead = x.dim() - mask.dim() + 1 - value.dim()
+            value = value[(None,) * lead].movedim(first, 0)
+        x.movedim(axes, list(range(mask.dim())))[mask] = value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
