@@ -196,6 +196,54 @@ Status onnx_fused_conv(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+static int pool_numbers(const OxNode *pool, const char *name,
+                        const int64_t **v) {
+    for (int i = 0; i < pool->nattr; i++)
+        if (!strcmp(pool->attr[i].name, name)) {
+            *v = pool->attr[i].p->ints;
+            return (int)pool->attr[i].p->n_ints;
+        }
+    return 0;
+}
+
+/* False if the indices are known to be a MaxPool's whose windows have no
+   element in common. */
+static bool may_name_one_place_twice(const Ox *ox) {
+    const OxNode *pool = ox_maker(ox, ox->node->in[1], "MaxPool");
+    const int64_t *size, *step, *gap;
+    if (!pool) return true;
+    int n = pool_numbers(pool, "kernel_shape", &size);
+    int steps = pool_numbers(pool, "strides", &step);
+    int gaps = pool_numbers(pool, "dilations", &gap);
+    for (int k = 0; k < n; k++) {
+        int64_t span = (k < gaps ? gap[k] : 1) * (size[k] - 1) + 1;
+        if ((k < steps ? step[k] : 1) < span) return true;
+    }
+    return false;
+}
+
+/* True if the result has the shape from which MaxPool took the maxima, so that
+   the indices count its elements. */
+static bool has_shape_of_pooled(Ox *ox, const int64_t *dim, int n) {
+    const OxNode *pool = ox_maker(ox, ox->node->in[1], "MaxPool");
+    if (!pool || n < 0) return false;
+    Type t = ox_type(ox, ox_name_of(ox, pool->in[0])->value);
+    return t.rank == n && !memcmp(t.dim, dim, (size_t)n * sizeof *dim);
+}
+
+Status onnx_max_unpool(Ox *ox) {
+    ValueId in[] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
+    Attr attr[MAX_OP_ATTRS];
+    const int64_t *sizes;
+    int n, rank;
+    TRY(ox_mapped(ox, attr, &n));
+    TRY(ox_const_ints(ox, 2, "output_shape", &sizes, &rank));
+    attr[n++] = attr_named_i("of_result", has_shape_of_pooled(ox, sizes, rank));
+    attr[n++] = attr_named_i("shared", may_name_one_place_twice(ox));
+    TRY(ox_call(ox, ox->node->op->fn, in, 2, attr, n, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
 /* A transposed convolution is the gradient of a convolution with respect to
    its input: here x is the convolution's result, y its operand. */
 static Status transposed_sizes(Ox *ox, Window *w, int64_t *size) {

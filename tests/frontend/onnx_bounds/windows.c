@@ -96,6 +96,10 @@ TEST_CASE(onnx_bounds, windows) {
          "Reshape(a,b)>c;MaxPool(c)>m,i kernel_shape=[3];"
          "MaxUnpool(m,i)>y kernel_shape=[3]",
          "=f32[1,1,5] 0 5 0 4 0"},
+        {13, "f32{1,2,9,4,3,5,1} i64{1,1,7}",
+         "Reshape(a,b)>c;MaxPool(c)>m,i kernel_shape=[2] dilations=[2] "
+         "strides=[2];MaxUnpool(m,i,b)>y kernel_shape=[2] strides=[2]",
+         "=f32[1,1,7] 0 0 9 0 3 0 0"},
         {13, "f32[1,2]", "GlobalAveragePool(a)>y", "=f32[1,2]"},
         {13, "f32[1,2,5]", "GlobalAveragePool(a)>y", "=f32[1,2,1]"},
         {13, "f32[2]", "GlobalAveragePool(a)>y", "an operand of rank 1"}};
