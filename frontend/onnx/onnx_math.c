@@ -411,13 +411,29 @@ Status onnx_matmul(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+static Status integer_matrices(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
+                               ValueId *y) {
+    static const int64_t swapped[] = {1, 0};
+    ValueId in[] = {a, b};
+    if (ta) TRY(ox_transpose(ox, a, swapped, &in[0]));
+    if (tb) TRY(ox_transpose(ox, b, swapped, &in[1]));
+    return ox_call(ox, "whole_matmul", in, 2, NULL, 0, 1, y);
+}
+
 Status onnx_gemm(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), c = ox_in(ox, 2), y;
     double alpha = ox_float(ox, "alpha", 1), beta = ox_float(ox, "beta", 1);
+    bool ta = ox_int(ox, "transA", 0) != 0, tb = ox_int(ox, "transB", 0) != 0;
+    bool whole = dtype_is_int(ox_type(ox, a).dtype);
     if (ox_type(ox, a).rank != 2 || ox_type(ox, b).rank != 2)
         return ox_fail(ox, "operands must be matrices");
-    TRY(math_product(ox, a, b, ox_int(ox, "transA", 0) != 0,
-                     ox_int(ox, "transB", 0) != 0, &y));
+    if (whole && (alpha != floor(alpha) || beta != floor(beta)))
+        return ox_fail(ox,
+                       "alpha is %g and beta %g; of integers both must be "
+                       "whole numbers: cast the operands to float",
+                       alpha, beta);
+    TRY(whole ? integer_matrices(ox, a, b, ta, tb, &y)
+              : math_product(ox, a, b, ta, tb, &y));
     if (alpha != 1) TRY(ox2k(ox, OP_MUL, y, alpha, &y));
     if (is_value(c) && beta != 0) {
         Type before = ox_type(ox, y), after;

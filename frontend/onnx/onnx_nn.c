@@ -129,9 +129,44 @@ static Status centred(Ox *ox, int x, int zero, ValueId *y) {
     return ox2(ox, OP_SUB, *y, z, y);
 }
 
+/* The same of integers that no floats were rounded to, as i32. */
+static Status centred_integers(Ox *ox, int x, int zero, ValueId *y) {
+    ValueId z = ox_in(ox, zero);
+    int64_t dim[MAX_RANK];
+    TRY(ox_cast(ox, ox_in(ox, x), DT_I32, false, y));
+    if (!is_value(z)) return OK;
+    Type t = ox_type(ox, *y), tz = ox_type(ox, z);
+    for (int k = 0; k < t.rank; k++) dim[k] = k ? 1 : type_count(&tz);
+    TRY(ox_reshape(ox, z, t.rank, dim, &z));
+    TRY(ox_cast(ox, z, DT_I32, false, &z));
+    return ox2(ox, OP_SUB, *y, z, y);
+}
+
+static Status convolve_integers(Ox *ox, ValueId *y) {
+    ValueId in[2];
+    Window w;
+    TRY(centred_integers(ox, 0, 2, &in[0]));
+    TRY(centred_integers(ox, 1, 3, &in[1]));
+    Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
+    if (k.rank != x.rank)
+        return ox_fail(ox, "operand and weight differ in rank: %d and %d",
+                       x.rank, k.rank);
+    TRY(read_window(ox, &x, k.dim + 2, &w));
+    Attr attr[] = {attr_v(AK_strides, w.stride, w.n),
+                   attr_v(AK_pads, w.pads, 2 * w.n),
+                   attr_v(AK_dilations, w.dilation, w.n),
+                   attr_i(AK_group, ox_int(ox, "group", 1))};
+    return ox_call(ox, "whole_conv", in, 2, attr, 4, 1, y);
+}
+
 /* ConvInteger. */
 Status onnx_integer_conv(Ox *ox) {
-    ValueId in[2], y;
+    ValueId in[2], level[2], y;
+    for (int i = 0; i < 2; i++) TRY(ox_levels(ox, ox_in(ox, i), &level[i]));
+    if (!is_value(level[0]) && !is_value(level[1])) {
+        TRY(convolve_integers(ox, &y));
+        return ox_out(ox, 0, y);
+    }
     TRY(centred(ox, 0, 2, &in[0]));
     TRY(centred(ox, 1, 3, &in[1]));
     TRY(convolve(ox, in, NO_VALUE, &y));

@@ -101,6 +101,10 @@ TEST_CASE(onnx_bounds, windows) {
          "strides=[2];MaxUnpool(m,i,b)>y kernel_shape=[2] strides=[2]",
          "=f32[1,1,7] 0 0 9 0 3 0 0"},
         {13, "f32[1,2]", "GlobalAveragePool(a)>y", "=f32[1,2]"},
+        {13, "i64:255 i64{1,66000,1} i64{1,66000,1} i64:3317299",
+         "Cast(a)>e to=2;Expand(e,b)>p;Expand(e,c)>q;ConvInteger(p,q)>r;"
+         "Cast(r)>s to=7;Add(s,d)>y",
+         "=i64[1,1,1] 3"},
         {13, "f32[1,2,5]", "GlobalAveragePool(a)>y", "=f32[1,2,1]"},
         {13, "f32[2]", "GlobalAveragePool(a)>y", "an operand of rank 1"}};
     CHECK_ROWS(rows);
