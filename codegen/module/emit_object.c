@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "codegen/module/embed.h"
 #include "codegen/module/emit.h"
@@ -64,13 +65,15 @@ static Status check_linked_symbol(const char *name, Diag *d) {
     return OK;
 }
 
-/* Names of files that no output of ampc can be. */
+/* Names of files that no output of ampc can be, in any case; ".O" and ".A" are
+   not those of objects. */
 static Status check_no_foreign(const char *path, Diag *d) {
-    static const char *const foreign[] = {".dll", ".lib",   ".obj",  ".pyd",
-                                          ".exe", ".dylib", ".wasm", ".js",
-                                          ".h",   ".hpp",   ".onnx"};
-    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
-        if (has_suffix(path, foreign[i]))
+    static const char *const foreign[] = {
+        ".dll", ".lib", ".obj", ".pyd",  ".exe", ".dylib", ".wasm",
+        ".js",  ".h",   ".hpp", ".onnx", ".o",   ".a"};
+    const char *dot = strrchr(path, '.');
+    for (size_t i = 0; dot && i < sizeof foreign / sizeof *foreign; i++)
+        if (!strcasecmp(dot, foreign[i]) && !emit_is_object(path))
             return fail(d, (Loc){0},
                         "-o %s: ampc writes libraries (-o OUT.so) and objects "
                         "(-o OUT.o, OUT.a) for Linux; for another system let "

@@ -315,6 +315,11 @@ TEST_CASE(emit, an_object_holds_neither_a_file_nor_gpu_code) {
               "object (-o OUT.o, OUT.a); --target c writes C");
     CHECK(emit_object_check(&r.opt, &d, "train.dll") == ERR_USER);
     CHECK_HAS(d.text.data, "-o train.dll: ampc writes libraries (-o OUT.so)");
+    static const char *const shouted[] = {"train.DLL", "a.b/train.Onnx",
+                                          "train.O", "train.A"};
+    for (int i = 0; i < 4; i++)
+        CHECK(emit_object_check(&r.opt, &d, shouted[i]) == ERR_USER);
+    CHECK(emit_object_check(&r.opt, &d, "a.dll/train") == OK);
     CHECK(cuda_targets(&r.opt, &d, "train.a") == ERR_USER);
     CHECK_HAS(d.text.data, "an object cannot hold GPU code");
     sb_free(&d.text);
