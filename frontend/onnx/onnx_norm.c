@@ -244,14 +244,15 @@ static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
     TRY(first_count(ox, &before));
     int var = module_find_var(ox->m, name);
     if (var >= 0 && (ox->m->vars.data[var].kind != VAR_BUFFER ||
-                     ox->m->vars.data[var].type.i != type_scalar(DT_F32).i))
+                     ox->m->vars.data[var].type.i != type_scalar(DT_F64).i))
         return ox_fail(ox, "'%s' does not count batches", ox_quote(ox, name));
     var =
-        module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL, before);
+        module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F64), NULL, before);
     ValueId n = graph_var(ox->g, var), more, part;
     TRY(ox2k(ox, OP_ADD, n, 1, &more));
     if (!pending_write(ox, n))
         vec_push(ox->a, &ox->g->writes, (Write){.var = n, .value = more});
+    TRY(ox_cast(ox, more, DT_F32, false, &more));
     TRY(ox2(ox, OP_SUB, batch, old, &part));
     TRY(ox2(ox, OP_DIV, part, more, &part));
     return ox2(ox, OP_ADD, old, part, out);

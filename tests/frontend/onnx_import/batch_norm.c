@@ -151,6 +151,7 @@ TEST_CASE(onnx_batch_norm, counts_go_on_from_those_of_the_file) {
         CHECK((n != NULL) == (cumulative[i] != 0));
         CHECK_EQ_INT(module_graph(mod, "forward")->writes.len, n ? 3 : 2);
         if (n) CHECK(n->kind == VAR_BUFFER && n->fill == 3);
+        if (n) CHECK_EQ_INT(type_get(n->type)->dtype, DT_F64); /* beyond 2^24 */
         made_end(&m);
     }
 }
