@@ -215,6 +215,15 @@ static bool has_shape_of(const Array *a, const ampc_tensor_info *t) {
            !memcmp(a->dim, t->shape, t->rank * sizeof *a->dim);
 }
 
+/* Number of samples without elements; -1: they have another shape. */
+static int64_t count_empty(const Feed *f, int64_t batch) {
+    ampc_tensor_info t = f->want;
+    if (t.rank == 0 || batch <= 0 || t.shape[0] != batch || f->a.rank < 1)
+        return -1;
+    t.shape[0] = f->a.dim[0];
+    return has_shape_of(&f->a, &t) ? f->a.dim[0] : -1;
+}
+
 /* Number of samples in the file for an input that takes `batch` of them at
    once; -1 if the shapes do not match. If the first axis of an input is k
    times the batch, a sample has k rows, in a file of either layout. If the
@@ -225,7 +234,7 @@ static int64_t count_samples(Feed *f, int64_t batch) {
     const Array *a = &f->a;
     if (elems == 0) {
         f->per = 0;
-        return has_shape_of(a, &f->want) ? 0 : -1;
+        return has_shape_of(a, &f->want) ? 0 : count_empty(f, batch);
     }
     if (f->want.rank == 0 || batch <= 0 || f->want.shape[0] % batch) {
         f->per = 0;
@@ -289,9 +298,10 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
         return feed_misfit(d, f, why);
     }
     Fed fed = feed_facts(f, samples);
-    if (!fed_lies_right(&fed)) return feed_misfit(d, f, "shapes differ");
+    if (f->per && !fed_lies_right(&fed))
+        return feed_misfit(d, f, "shapes differ");
     TRY(feed_check_integers(d, f));
-    if (f->per == 0) return OK;
+    if (f->per == 0 && samples == 0) return OK;
     if (samples == 0)
         return fail(d, (Loc){.file = f->file}, "the file has 0 samples");
     if (fs->samples >= 0 && samples != fs->samples)
