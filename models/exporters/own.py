@@ -304,9 +304,39 @@ def kept():
             pair = torch.stack([x, h], 1); three = a(h[:, None], pair, pair, attn_mask=x[:, None, :2])
             return s.m(torch.tanh(three[:, 0] + a(h, x, h, is_causal=True)))
 
+    class Equation(Base):
+        """A residual of a differential equation: torch.autograd.grad twice, of all samples and of one result."""
+        own_loss = True
+        def forward(s, x):
+            x = x.clone().requires_grad_(True); y = s.m(torch.tanh(s.l(x))); ones = torch.ones_like(y[:, 0])
+            d, = torch.autograd.grad(y[:, 0], x, ones, create_graph=True)
+            dd, = torch.autograd.grad(d[:, 1], (x,), ones, create_graph=True)
+            return (dd[:, 1] + y[:, 1] * d[:, 0] - y[:, 2]).square().mean() + y.square().mean()
+
+    class Critic(Base):
+        """The gradient penalty of a critic with convolutions and norms."""
+        own_loss = True
+        def __init__(s):
+            super().__init__(); s.c = nn.Conv1d(2, 4, 2, padding=1, stride=2); s.n = nn.GroupNorm(2, 4); s.k = nn.LayerNorm(4)
+        def forward(s, x):
+            x = x.clone().requires_grad_(True); h = F.leaky_relu(s.n(s.c(x.reshape(6, 2, 2))), 0.2)
+            y = s.m(s.k(s.l(F.avg_pool1d(h, 2).reshape(6, 4) + F.max_pool1d(h, 2).reshape(6, 4))))
+            g = torch.autograd.grad(outputs=y, inputs=x, grad_outputs=torch.ones_like(y), create_graph=True, retain_graph=True)[0]
+            return 0.05 * (g.norm(dim=1) - 1).square().mean() + y.square().mean()
+
+    class Inner(Base):
+        """A step of SGD inside of forward, through which the loss passes, and one that is held."""
+        own_loss = True
+        def forward(s, x):
+            t = torch.tensor([0, 1, 2, 0, 1, 2]); loss = lambda w, v: F.cross_entropy(F.linear(torch.tanh(F.linear(x, w, s.l.bias)), v, s.m.bias), t)
+            w, v = s.l.weight, s.m.weight
+            for again in (True, False):
+                dw, dv = torch.autograd.grad(loss(w, v), (w, v), create_graph=again); w, v = w - dw, v - dv
+            return loss(w, v)
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

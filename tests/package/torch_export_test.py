@@ -94,6 +94,7 @@ import ampc  # noqa: E402
 import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
 from ampc import _torch_body as body_of  # noqa: E402
+from ampc import _torch_grad as grad  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
 from ampc import _torch_written as written  # noqa: E402
 
@@ -217,6 +218,14 @@ class Bodies(unittest.TestCase):
         self.assertEqual(list(bodies.texts(["Inverse", "Other"], 20)),
                          ["Inverse", "Solve"])
         self.assertEqual(list(bodies.texts(["CtcLoss", "Svd"], 18)), ["Svd"])
+
+    def test_gradients(self):
+        y = Tensor()
+        y.numel = lambda: 2
+        with self.assertRaisesRegex(RuntimeError, "only for scalar outputs"):
+            grad.called(y, [y])
+        with self.assertRaisesRegex(NotImplementedError, "once for each gradient"):
+            grad.called(y, [y], is_grads_batched=True)
 
     def test_operands_are_defined(self):
         for name, text in bodies.texts(bodies.BODIES, 20).items():

@@ -111,18 +111,15 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
     tries.append((torch.export.draft_export, shapes[-1], {}))
     state = [(b, b.detach().clone()) for b in module.buffers()]
     first: Exception | None = None
-    differentiates: str | None = None
     for export, shape, options in tries:
-        captured = ops.Captured()
         try:  # torch marks dynamic axes at the tensors themselves
             a, k = pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            with captured, _reporting(), _unchecked(), _followed():
+            with ops.Captured(), _reporting(), _unchecked(), _followed():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
-            differentiates = differentiates or captured.differentiates
             for buffer, value in state:
                 buffer.data.copy_(value)
             continue
@@ -131,10 +128,6 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
                             "tensor; the file would keep what follows from the "
                             "example's (torch.cond keeps both branches)"])
         return program
-    if differentiates:
-        refusal.refuse([f"{refusal.line(differentiates)}: torch.export does "
-                        "not follow torch.autograd.grad through layers; a text has "
-                        "grad(y, x) for a penalty of gradients (docs/guide/losses.md)"])
     assert first is not None
     raise first
 

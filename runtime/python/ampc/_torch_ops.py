@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import traceback
 from typing import Any, Sequence
 
 import torch
 
+from . import _torch_grad as grad
 from ._torch_losses import REDUCTIONS, gaussian_nll
 
 VERSION = 1  # of the domain: OX_AMPC_OPSET
@@ -213,7 +213,6 @@ class Captured(torch.overrides.TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[int, tuple[Any, Any]] = {}  # by a mask's id
-        self.differentiates: str | None = None  # the stack of autograd.grad
         self._calls = {
             torch.ctc_loss: ctc_loss,
             torch.nn.functional.ctc_loss: _functional_ctc_loss,
@@ -230,14 +229,10 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.combinations: _combinations,
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
-            torch.autograd.grad: self._grad,
+            torch.autograd.grad: grad.called,
             torch.Tensor.detach_: lambda x: x.copy_(x.detach()),
             torch.Tensor.__getitem__: self._item,
             torch.Tensor.__setitem__: self._set_item}
-
-    def _grad(self, *args: Any, **options: Any) -> Any:
-        self.differentiates = "".join(traceback.format_stack())
-        return torch.autograd.grad(*args, **options)
 
     def _selected(self, mask: Any) -> Any:
         """The rows that a mask selects; the same for every use of the mask."""

@@ -4,7 +4,8 @@ PyTorch.  Needs torch 2.9 or newer, onnx and onnxscript.
 
 The file is an ordinary one of torch.onnx.export(dynamo=True, optimize=False).
 _torch_captured.py makes the program, _torch_refusal.py says what cannot be
-exported, and _torch_written.py changes the program where that exporter loses what
+exported, _torch_differentiated.py has gradients that forward takes, and
+_torch_written.py changes the program where that exporter loses what
 training needs.  _torch_functions.py has autograd Functions and operators that become
 several others, _torch_ops.py operators that become one of domain ampc.
 _torch_losses.py is for what torch.onnx fails at, _torch_bodies.py for other
@@ -24,9 +25,11 @@ import torch.utils._pytree as pytree
 
 from . import _torch_bodies as bodies
 from . import _torch_captured as captured
+from . import _torch_differentiated as differentiated
 from . import _torch_functions as functions
 from . import _torch_refusal as refusal
 from . import _torch_written as written
+from ._c import Error
 from ._checks import Path
 
 # Key of the file's metadata: modes and gradients are those of the module.
@@ -108,6 +111,15 @@ def export(module: Any, args: Any, path: Path, *,
                 refusal.refuse(problems + hooks)
                 raise
             problems += functions.defects(calls, module, args, kwargs, refusal.line)
+        try:
+            program = differentiated.expand(program)
+        except Error:
+            if not any_batch:
+                raise
+            any_batch = False
+            with functions.traced():
+                program = differentiated.expand(captured.capture(
+                    module, args, kwargs, False, None))
         problems += hooks + refusal.unfit_program(program)
         refusal.refuse(problems and problems + written.untranslated(program))
         options: dict[str, Any] = {"input_names": input_names}
@@ -121,7 +133,8 @@ def export(module: Any, args: Any, path: Path, *,
                 raise
             try:  # some translations want numbers
                 with functions.traced():
-                    program = captured.capture(module, args, kwargs, False, None)
+                    program = differentiated.expand(captured.capture(
+                        module, args, kwargs, False, None))
                 model = written.translate(program, module, output_names, options)
             except Exception:
                 raise e from None
