@@ -135,18 +135,20 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
 # ---- names of sizes ---------------------------------------------------------
 
 def _rename(model: Any, names: Mapping[str, str]) -> None:
-    """Gives symbols of shapes other names, in expressions, too."""
+    """Gives symbols of shapes other names, in expressions, too; digits are a
+    number."""
     for v in [*model.graph.inputs, *(y for n in model.graph
                                      for y in n.outputs)]:
         for k, d in enumerate(v.shape or ()):
             symbol = getattr(d, "value", None)
             if isinstance(symbol, str):
-                v.shape[k] = re.sub(r"\w+", lambda m: names.get(m[0], m[0]),
-                                    symbol)
+                name = re.sub(r"\w+", lambda m: names.get(m[0], m[0]), symbol)
+                v.shape[k] = int(name) if name.isdigit() else name
 
 
 def name_batch(model: Any) -> None:
     """The symbol of axis 0 is called batch; a warning where it is a number."""
+    _rename(model, {})  # torch writes numbers that it found late as symbols
     first = [v.shape[0] for v in model.graph.inputs if v.shape]
     names = {getattr(d, "value", d) for d in first}
     if len(names) != 1:
