@@ -334,9 +334,18 @@ def kept():
                 dw, dv = torch.autograd.grad(loss(w, v), (w, v), create_graph=again); w, v = w - dw, v - dv
             return loss(w, v)
 
+    class NoGradient(Base):
+        """Labels by an argmax of another layer, one of which only the shape is read, and the gradient of a last layer."""
+        own_loss = True
+        def __init__(s): super().__init__(); s.t = nn.Linear(4, 3); s.o = nn.Linear(4, 2); s.e = nn.Linear(4, 1)
+        def forward(s, x):
+            t = s.t(x).argmax(1); x = x.clone().requires_grad_(True); h = torch.tanh(s.l(x))
+            g, = torch.autograd.grad(s.e(h).sum(), x, create_graph=True)
+            return F.cross_entropy(s.m(h) * torch.ones_like(s.o(x)).sum(), t) + g.square().mean()
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]
