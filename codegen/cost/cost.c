@@ -320,6 +320,7 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
     }
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_SUMS: /* begins as LibConv */
+    case PLAN_LIB_CONV_DGRAD_SUMS:
     case PLAN_LIB_CONV_DGRAD:
     case PLAN_LIB_CONV_WGRAD:
         add_conv(par, library, s->lib == PLAN_LIB_CONV_DGRAD, c);

@@ -37,7 +37,8 @@ typedef struct LibPrint {
 /* The routine adds up its results in strips, so that tiles consist of whole
    ones. */
 static inline bool cl_sums(const LibPrint *p) {
-    return p->s->lib == PLAN_LIB_CONV_SUMS;
+    return p->s->lib == PLAN_LIB_CONV_SUMS ||
+           p->s->lib == PLAN_LIB_CONV_DGRAD_SUMS;
 }
 
 static inline int64_t up_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -100,6 +101,7 @@ void print_gemm(LibPrint *p, const LibGemm *g);
 void print_gemm_quantized(LibPrint *p, const LibGemmQuantized *g);
 void print_conv_fwd(LibPrint *p, const LibConv *c);
 void print_conv_sums(LibPrint *p, const LibConvSums *c);
+void print_conv_dgrad_sums(LibPrint *p, const LibConvDgradSums *c);
 void print_conv_dgrad(LibPrint *p, const LibConv *c);
 void print_conv_wgrad(LibPrint *p, const LibConv *c);
 

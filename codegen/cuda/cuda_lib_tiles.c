@@ -338,6 +338,19 @@ void print_conv_dgrad(LibPrint *p, const LibConv *c) {
              c->c * c->n * line, in, r, depth);
 }
 
+void print_conv_dgrad_sums(LibPrint *p, const LibConvDgradSums *sums) {
+    const LibConv *c = conv_of_dgrad_sums(sums);
+    int64_t line = lib_volume(c->in);
+    int64_t depth = c->k / c->group * lib_volume(c->kernel);
+    int near = near_of(c->x_dtype, line);
+    StoreRun r = {near, false, 90. / near + 12}; /* gates and sums, too */
+    if (cl_put_window(p, c, true, r)) return;
+    TileOperands in = {STAGE_SINGLES, STAGE_ROWS};
+    if (cuda_conv_points(c)) in = (TileOperands){STAGE_LINES, STAGE_LINES};
+    put_conv(p, c, c->y_dtype, c->c / c->group, c->n * line, c->group,
+             c->c * c->n * line, in, r, depth);
+}
+
 /* Number of rounds in which the blocks run (one to four blocks per
    multiprocessor), chosen so that multiprocessors have about equal work. */
 static int64_t fill_gpu(int64_t blocks, int64_t times) {

@@ -55,6 +55,16 @@ static void conv_sums(const Node *n, LibConvSums *p, const Type *const *t) {
     p->scale = lib_bits((float)attr_float(n, AK_scale));
 }
 
+static void conv_dgrad_sums(const Node *n, LibConvDgradSums *p,
+                            const Type *const *t) {
+    enum { GATE = 5, ADD = 8, DX };
+    conv(n, (LibConv *)(void *)p, t[DX], t[1], t[0]);
+    p->strip = CONV_STRIP;
+    p->scale = lib_bits((float)attr_float(n, AK_scale));
+    p->gated = t[GATE] != NULL;
+    p->adds = t[ADD] != NULL;
+}
+
 /* ---- quantized weights --------------------------------------------------- */
 
 static void gemm_quantized(const Node *n, LibGemmQuantized *p, const Type *x,
@@ -159,6 +169,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_GEMM_QUANTIZED(n, p, t)  gemm_quantized(n, p, t[0], t[3])
 #define shape_CONV_FWD(n, p, t)        conv(n, p, t[0], t[1], t[2])
 #define shape_CONV_SUMS(n, p, t)       conv_sums(n, p, t)
+#define shape_CONV_DGRAD_SUMS(n, p, t) conv_dgrad_sums(n, p, t)
 #define shape_CONV_DGRAD(n, p, t)      conv(n, p, t[2], t[1], t[0])
 #define shape_CONV_WGRAD(n, p, t)      conv(n, p, t[0], t[2], t[1])
 #define shape_MAXPOOL(n, p, t)         pool(n, p, t[0], t[1])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval_sums.c: a convolution that adds up its results. */
+/* eval_sums.c: convolutions that add up their results. */
 #include "ir/eval/eval_impl.h"
 #include "runtime/program/strip.h"
 
@@ -34,6 +34,39 @@ Status eval_conv_sums(EvalCx *cx) {
     for (int64_t at = 0; at < columns; at = end) {
         end = at + CONV_STRIP < columns ? at + CONV_STRIP : columns;
         for (int64_t c = 0; c < t->dim[1]; c++) sum_strip(cx, c, at, end);
+    }
+    return OK;
+}
+
+/* The element at `at`, of that channel, before it is rounded; *norm: the batch
+   norm's. */
+static double gated(const EvalCx *cx, int64_t at, int64_t channel,
+                    double *norm) {
+    enum { X = 2, MEAN, RSTD, GATE, GAIN, SHIFT, ADD };
+    const EvalTensor *const *in = cx->in;
+    const int n = cx->n->nin;
+    double x = in[X]->f[at] * attr_float(cx->n, AK_scale);
+    *norm = (x - in[MEAN]->f[channel]) * in[RSTD]->f[channel];
+    double gate = in[GATE]
+                      ? in[GATE]->f[at]
+                      : *norm * in[GAIN]->f[channel] + in[SHIFT]->f[channel];
+    double add = n > ADD && in[ADD] ? in[ADD]->f[at] : 0;
+    return gate <= 0 ? 0 : cx->out[0]->f[at] + add;
+}
+
+Status eval_conv_dgrad_sums(EvalCx *cx) {
+    const Type *t = type_get(cx->out[0]->type);
+    TRY(eval_conv_dgrad(cx));
+    if (!type_count(t)) return OK;
+    int64_t c = t->dim[1], plane = type_count(t) / t->dim[0] / c;
+    for (int64_t at = 0; at < type_count(t); at++) {
+        int64_t channel = at / plane % c, image = at / plane / c;
+        int64_t strip = (image * plane + at % plane) / CONV_STRIP;
+        double norm, v = gated(cx, at, channel, &norm);
+        cx->out[0]->f[at] = v;
+        v = round_to_dtype(v, t->dtype);
+        cx->out[1]->f[strip * c + channel] += v;
+        cx->out[2]->f[strip * c + channel] += v * norm;
     }
     return OK;
 }

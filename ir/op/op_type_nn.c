@@ -392,8 +392,19 @@ Status ty_conv(TypeCtx *cx) {
     return type_result(cx, 0, &t);
 }
 
-Status ty_conv_sums(TypeCtx *cx) {
+/* The sums of strips of y. */
+static Type strip_sums(const Type *y) {
     int64_t columns = 1;
+    Type sums = {.dtype = DT_F32, .rank = y->rank};
+    for (int d = 0; d < y->rank; d++) {
+        sums.dim[d] = d == 1 ? y->dim[1] : 1;
+        if (d != 1) columns *= y->dim[d];
+    }
+    sums.dim[0] = (columns + CONV_STRIP - 1) / CONV_STRIP;
+    return sums;
+}
+
+Status ty_conv_sums(TypeCtx *cx) {
     Type y;
     TRY(conv_shape(cx, cx->ins[0], cx->ins[1], &y));
     for (int i = 0; i < 2; i++)
@@ -402,20 +413,14 @@ Status ty_conv_sums(TypeCtx *cx) {
             return type_error(cx,
                               "operands are %s and %s, want one 16-bit type",
                               TXT(cx->ins[0]), TXT(cx->ins[1]));
-    Type sums = {.dtype = DT_F32, .rank = y.rank};
-    for (int d = 0; d < y.rank; d++) {
-        sums.dim[d] = d == 1 ? y.dim[1] : 1;
-        if (d != 1) columns *= y.dim[d];
-    }
-    sums.dim[0] = (columns + CONV_STRIP - 1) / CONV_STRIP;
     TRY(type_result(cx, 0, &y));
-    for (int i = 1; i < 3; i++) cx->out[i] = sums;
+    cx->out[1] = cx->out[2] = strip_sums(&y);
     return OK;
 }
 
 /* conv_dgrad(dy, w) -> dx, conv_wgrad(x, dy) -> dw; shape = the result's. */
 Status ty_conv_grad(TypeCtx *cx) {
-    bool dgrad = cx->n->op == OP_CONV_DGRAD;
+    bool dgrad = cx->n->op != OP_CONV_WGRAD;
     const Type *dy = cx->ins[!dgrad];
     Type t, y;
     TRY(type_want(cx, WANT_FLOAT, 0));
@@ -427,6 +432,35 @@ Status ty_conv_grad(TypeCtx *cx) {
         return type_error(cx, "gradient is %s, the convolution gives %s",
                           TXT(dy), TXT(&y));
     return type_result(cx, 0, &t);
+}
+
+/* Operands: of 16 bits, but of each channel f32. */
+Status ty_conv_dgrad_sums(TypeCtx *cx) {
+    enum { X = 2, MEAN, RSTD, GATE, GAIN, SHIFT, ADD, OPERANDS };
+    const Type *const *in = cx->ins;
+    const int n = cx->n->nin;
+    bool gate = n > GATE && in[GATE], affine = n > SHIFT && in[GAIN];
+    TRY(ty_conv_grad(cx));
+    const Type t = cx->out[0];
+    Type channel = strip_sums(&t);
+    channel.dim[0] = 1;
+    if (gate == affine || (affine && !in[SHIFT]))
+        return type_error(cx, "wants a gate, or a gain and a shift");
+    for (int i = 0; i < n && i < OPERANDS; i++) {
+        bool each = i == MEAN || i == RSTD || i == GAIN || i == SHIFT;
+        if (!in[i]) continue;
+        if (each ? in[i]->dtype != DT_F32 || !shape_equal(in[i], &channel)
+                 : !dtype_is_low(in[i]->dtype) ||
+                       (i >= X && !shape_equal(in[i], &t)))
+            return type_error(cx, "operand %d is %s, want %s%s", i, TXT(in[i]),
+                              each ? TXT(&channel) : "16 bits",
+                              each || i < X ? "" : " of the result's shape");
+    }
+    if (in[0]->dtype != in[1]->dtype)
+        return type_error(cx, "operands are %s and %s, want one 16-bit type",
+                          TXT(in[0]), TXT(in[1]));
+    cx->out[1] = cx->out[2] = strip_sums(&t);
+    return OK;
 }
 
 /* ---- pools --------------------------------------------------------------- */

@@ -7,13 +7,16 @@
 #include "passes/device/product.h"
 #include "passes/device/target.h"
 
-/* True for a convolution with windows of one element and stride 1 that cuBLASLt
-   computes: a matrix product per image. */
+/* True for a convolution with windows of one element and stride 1, or its
+   gradient by the input, that cuBLASLt computes: a matrix product per image. */
 static bool is_point_conv(const Graph *g, const Node *n) {
-    const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
-    const Type *y = value_type(g, n->out[0]);
+    bool back = n->op == OP_CONV_DGRAD;
+    if (n->op != OP_CONV && !back) return false;
+    const Type *x = value_type(g, back ? n->out[0] : n->in[0]);
+    const Type *y = value_type(g, back ? n->in[0] : n->out[0]);
+    const Type *w = value_type(g, n->in[1]);
     bool points =
-        n->op == OP_CONV && w->dim[1] == x->dim[1] && w->dtype == x->dtype;
+        w->dim[1] == x->dim[1] && w->dtype == value_dtype(g, n->in[0]);
     int64_t positions = 1;
     for (int d = 2; d < x->rank && points; d++) {
         points = w->dim[d] == 1 && x->dim[d] == y->dim[d];

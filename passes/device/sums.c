@@ -24,6 +24,7 @@
    requires     stage PRIMITIVE
    establishes  nothing
    breaks       nothing; leaves dead nodes                                   */
+#include "passes/device/sums.h"
 #include "passes/device/target.h"
 #include "passes/passes.h"
 #include "passes/rewrite.h"
@@ -98,8 +99,7 @@ static const Node *stored_conv(const Rewriter *rw, const Node *n,
                : NULL;
 }
 
-/* Tiles of 128 channels and positions that keep half of the GPU busy. */
-static bool fills_gpu(const Graph *g, const Node *conv) {
+bool conv_fills_gpu(const Graph *g, const Node *conv) {
     const Type *y = value_type(g, conv->out[0]);
     int64_t columns = type_count(y) / y->dim[1];
     int64_t tiles = (columns + CONV_STRIP - 1) / CONV_STRIP *
@@ -114,7 +114,7 @@ static bool sums_pay(const Graph *g, const Node *n) {
            value_count(g, n->out[0]) >= target->small_tensor &&
            w->dim[0] / attr_int(n, AK_group) > CONV_FEW_CHANNELS &&
            (target_any_epilogue(g, n) ||
-            (w->dim[1] <= target->sums_depth && fills_gpu(g, n)));
+            (w->dim[1] <= target->sums_depth && conv_fills_gpu(g, n)));
 }
 
 /* ---- parts --------------------------------------------------------------- */
@@ -273,6 +273,7 @@ Status pass_sums(Module *m, PassCtx *cx) {
         if (!target_of(g)->sums_depth) continue;
         Sums s = {.users = graph_users(g, cx->scratch)};
         rewrite_graph(g, cx->scratch, sums_rule, &s);
+        sums_of_gradients(g, cx->scratch);
     }
     return OK;
 }

@@ -68,6 +68,12 @@ void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
  */
 int conv_product(const LibConv *c, int dgrad, LibGemm *g);
 
+/* Bytes of the fp32 gradient of conv_dgrad_sums, before other scratch. */
+static inline size_t conv_dgrad_sums_wide(const LibConvDgradSums *c) {
+    size_t n = (size_t)(c->n * c->c * lib_volume(c->in));
+    return (n + BLOCK_LANES - 1) / BLOCK_LANES * BLOCK_LANES * sizeof(float);
+}
+
 /* Images computed before they are pooled. */
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads);
 

@@ -438,3 +438,52 @@ void ISA(conv_dgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *dy,
     r.out_dtype = (int)c->x_dtype;
     conv_run(isa, pool, c, 1, &r, scratch);
 }
+
+/* Operands and results of conv_dgrad_sums; sum: the gradient, in fp32. */
+typedef struct ConvGate {
+    const LibConvDgradSums *c;
+    const void *x, *gate, *add;
+    const float *mean, *rstd, *gain, *shift, *sum;
+    void *dx;
+} ConvGate;
+
+/* Gates and adds up the columns [from, to) of a channel. */
+static void conv_gate_strip(const ConvGate *g, int64_t channel, int64_t from,
+                            int64_t to, float *sum, float *product) {
+    const LibConvDgradSums *c = g->c;
+    int64_t plane = lib_volume(c->in);
+    float scale = lib_float(c->scale);
+    *sum = *product = 0;
+    for (int64_t i = from; i < to; i++) {
+        int64_t at = (i / plane * c->c + channel) * plane + i % plane;
+        float v = load1(g->x, (int)c->norm_dtype, at) * scale;
+        float norm = (v - g->mean[channel]) * g->rstd[channel];
+        float gate = g->gate ? load1(g->gate, (int)c->gate_dtype, at)
+                             : norm * g->gain[channel] + g->shift[channel];
+        v = g->sum[at];
+        if (g->add) v += load1(g->add, (int)c->add_dtype, at);
+        store1(g->dx, (int)c->x_dtype, at, gate <= 0 ? 0 : v);
+        v = load1(g->dx, (int)c->x_dtype, at);
+        *sum += v;
+        *product += v * norm;
+    }
+}
+
+void ISA(conv_dgrad_sums)(int isa, AmpcPool *pool, const LibConvDgradSums *c,
+                          const void *dy, const void *w, const void *x,
+                          const void *mean, const void *rstd, const void *gate,
+                          const void *gain, const void *shift, const void *add,
+                          void *dx, void *sums, void *products, void *scratch) {
+    int64_t columns = c->n * lib_volume(c->in), step = c->strip;
+    LibConv wide = *conv_of_dgrad_sums(c);
+    ConvGate g = {c, x, gate, add, mean, rstd, gain, shift, scratch, dx};
+    wide.x_dtype = AMPC_F32;
+    ISA(conv_dgrad)
+    (isa, pool, &wide, dy, w, scratch,
+     (char *)scratch + conv_dgrad_sums_wide(c));
+    for (int64_t at = 0, i = 0; at < columns; at += step)
+        for (int64_t k = 0; k < c->c; k++, i++)
+            conv_gate_strip(&g, k, at,
+                            at + step < columns ? at + step : columns,
+                            (float *)sums + i, (float *)products + i);
+}

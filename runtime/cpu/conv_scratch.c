@@ -86,6 +86,11 @@ size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 1, threads);
 }
 
+size_t cpu_conv_dgrad_sums_scratch(const LibConvDgradSums *c, int threads) {
+    return conv_dgrad_sums_wide(c) +
+           conv_scratch(conv_of_dgrad_sums(c), 1, threads);
+}
+
 /* ---- fused pooling ------------------------------------------------------- */
 
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads) {

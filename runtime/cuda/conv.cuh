@@ -391,9 +391,10 @@ template <class P> struct ConvBackOut {
     }
 };
 
-template <class P>
-__device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
-                           typename P::X *dx) {
+/* to(c, phases): the functor for a group whose first channel is c. */
+template <class P, class To>
+__device__ void conv_dgrad_tile(const typename P::Y *dy, const typename P::W *w,
+                                To to) {
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
@@ -404,7 +405,7 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     I g = G::group > 1 ? rest / (unsigned)Ph::count : 0;
     const typename P::W *wg = w + g * G::kg * (G::cg * G::taps);
     const typename P::Y *yg = dy + g * G::kg * G::y_size;
-    ConvBackOut<P> out = {dx + g * G::cg * G::x_size, ph};
+    auto out = to(g * G::cg, ph);
     constexpr bool whole =
         G::kg % T::k == 0 || (Ph::count == 1 && Ph::most % T::k == 0);
     Part<I, G::cg % T::m == 0, Ph::cols % T::n == 0, whole> part = {
@@ -419,6 +420,21 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
                ConvPositions<typename P::Y, I, P::k, G::y_size>{yg}, out, part);
     else
         T::run(ConvBackW<P>{wg, ph}, ConvBackY<P>{yg, ph}, out, part);
+}
+
+/* Where the results of the group lie. */
+template <class P> struct ToBack {
+    typedef typename Conv<P>::I I;
+    typename P::X *dx;
+    __device__ ConvBackOut<P> operator()(I c, const ConvPhases<P> &ph) const {
+        return {dx + c * Conv<P>::x_size, ph};
+    }
+};
+
+template <class P>
+__device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
+                           typename P::X *dx) {
+    conv_dgrad_tile<P>(dy, w, ToBack<P>{dx});
 }
 
 /* Few channels per group: a thread computes adjacent results. */

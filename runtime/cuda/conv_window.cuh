@@ -246,17 +246,22 @@ __device__ void conv_fwd_window(const typename P::X *x, const typename P::W *,
     window_run<P, false>(x, turned, ConvOut<P, Out>{out, g * G::kg});
 }
 
-template <class P>
-__device__ void conv_dgrad_window(const typename P::Y *dy,
-                                  const typename P::W *, typename P::X *dx,
-                                  const Words<4> *turned) {
+template <class P, class To>
+__device__ void conv_dgrad_window_tile(const typename P::Y *dy,
+                                       const Words<4> *turned, To to) {
     typedef Conv<P> G;
     typedef typename G::I I;
     unsigned tiles = Window<P, true>::mt * Window<P, true>::nt;
     I g = P::group > 1 ? blockIdx.x / tiles : 0;
     ConvPhases<P> ph(0);
-    window_run<P, true>(dy, turned,
-                        ConvBackOut<P>{dx + g * G::cg * G::x_size, ph});
+    window_run<P, true>(dy, turned, to(g * G::cg, ph));
+}
+
+template <class P>
+__device__ void conv_dgrad_window(const typename P::Y *dy,
+                                  const typename P::W *, typename P::X *dx,
+                                  const Words<4> *turned) {
+    conv_dgrad_window_tile<P>(dy, turned, ToBack<P>{dx});
 }
 
 /* ---- gradient by the weights --------------------------------------------- */

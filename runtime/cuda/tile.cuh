@@ -24,7 +24,9 @@
                                       strip of so many columns are added up
      Out::rounded(float)              a result as it is stored
      out.keep(m, strip, sum, squares) takes their sum, and the sum of squares
-                                      around their mean */
+                                      around their mean
+     pairs_of<Out>                    not 0: out(m, n, v) returns two numbers,
+                                      added up likewise and kept as above   */
 #ifndef AMPC_TILE_CUH
 #define AMPC_TILE_CUH
 
@@ -263,6 +265,11 @@ __device__ void tile_loop(const A &a, const B &b, const P &p, SharedA &as,
 /* ---- sums of strips ------------------------------------------------------ */
 
 template <class Out> constexpr int strip_of = 0;
+template <class Out> constexpr int pairs_of = 0;
+
+struct SumPair {
+    float first, second;
+};
 
 /* Makes sums the results that are stored, and adds these up: the columns of a
    lane, four lanes, warps, in this order.  room: shared memory. */
@@ -331,6 +338,15 @@ __device__ void tile_sums(const Out &out, const P &p,
     }
 }
 
+/* N neighbours in a line of a slice. */
+template <int N, class C, int PITCH>
+__device__ Pack<N, C> slice_pack(const C (&line)[PITCH], int c) {
+    Pack<N, C> v;
+    UNROLL
+    for (int i = 0; i < N; i++) v.v[i] = line[c + i];
+    return v;
+}
+
 /* Passes a slice of results to `out`; row_of: maps a slice's row to the
    tile's row. */
 template <class T, class C, int ROWS, int PITCH, class P, class Out,
@@ -342,10 +358,32 @@ __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const P &p,
     for (int e = (int)threadIdx.x; e < ROWS * units; e += T::threads) {
         int r = e / units, c = e % units * near;
         typename P::I m = p.m0 + row_of(r), n = p.n0 + c;
-        Pack<near, C> v;
-        UNROLL
-        for (int i = 0; i < near; i++) v.v[i] = slice[r][c + i];
+        Pack<near, C> v = slice_pack<near>(slice[r], c);
         if ((P::whole_m || m < p.m) && (P::whole_n || n < p.n)) out(m, n, v);
+    }
+}
+
+/* The same for a functor whose numbers are added up: those of neighbouring
+   lanes, in their order. */
+template <class T, int ROWS, int PITCH, class P, class Out, class RowOf>
+__device__ void tile_flush_pairs(const float (&slice)[ROWS][PITCH], const P &p,
+                                 const Out &out, RowOf row_of) {
+    constexpr int near = Out::near, units = T::n / near;
+    constexpr int wide = pairs_of<Out>, lanes = wide / near;
+    static_assert(lanes <= 32 && ROWS * units % T::threads == 0, "whole warps");
+    UNROLL_1
+    for (int e = (int)threadIdx.x; e < ROWS * units; e += T::threads) {
+        int r = e / units, c = e % units * near;
+        typename P::I m = p.m0 + row_of(r), n = p.n0 + c;
+        bool in = (P::whole_m || m < p.m) && (P::whole_n || n < p.n);
+        SumPair sum = {};
+        if (in) sum = out(m, n, slice_pack<near>(slice[r], c));
+        UNROLL
+        for (int d = 1; d < lanes; d *= 2) {
+            sum.first += __shfl_xor_sync(0xffffffffu, sum.first, d);
+            sum.second += __shfl_xor_sync(0xffffffffu, sum.second, d);
+        }
+        if (in && c % wide == 0) out.keep(m, n / wide, sum.first, sum.second);
     }
 }
 
@@ -433,9 +471,13 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
                     slice[row + e / 2 * 8][col + j * 8 + e % 2] = acc[i][j][e];
             }
             __syncthreads();
-            tile_flush<MmaTile>(slice, p, out, [&](int r) {
+            const auto row_of = [&](int r) {
                 return r / 16 * WM + pass * 16 + r % 16;
-            });
+            };
+            if constexpr (pairs_of < Out >> 0)
+                tile_flush_pairs<MmaTile>(slice, p, out, row_of);
+            else
+                tile_flush<MmaTile>(slice, p, out, row_of);
             __syncthreads();
         }
     }

@@ -38,6 +38,10 @@ static inline const LibConv *conv_of_sums(const LibConvSums *p) {
     return (const void *)p;
 }
 
+static inline const LibConv *conv_of_dgrad_sums(const LibConvDgradSums *p) {
+    return (const void *)p;
+}
+
 /* A number of 4 bytes is a parameter through its bits. */
 static inline float lib_float(int64_t bits) {
     union {

@@ -179,6 +179,7 @@ static double flops_of(const Graph *g, const Node *n) {
         return 2.0 * (double)type_count(y) * (double)type_count(w) /
                (double)w->dim[0];
     case OP_CONV_DGRAD:
+    case OP_CONV_DGRAD_SUMS:
         return 2.0 * (double)type_count(x) * (double)type_count(w) /
                (double)w->dim[0];
     case OP_CONV_WGRAD:

@@ -56,6 +56,23 @@ static void conv_sums_bufs(const CudaCase *c, CudaBuf *b) {
     b[3] = b[4] = (CudaBuf){AMPC_F32, strips * p->k, NULL};
 }
 
+static void conv_dgrad_sums_bufs(const CudaCase *c, CudaBuf *b) {
+    const LibConvDgradSums *p = &c->p.conv_dgrad_sums;
+    CudaCase dgrad = {.lib = PLAN_LIB_CONV_DGRAD, .p = c->p};
+    int64_t columns = p->n * cuda_volume(p->in), count = columns * p->c;
+    int64_t strips = (columns + p->strip - 1) / p->strip;
+    CudaBuf channels = {AMPC_F32, p->c, NULL};
+    CudaBuf affine = {AMPC_F32, p->gated ? -1 : p->c, NULL};
+    conv_bufs(&dgrad, b);
+    b[9] = b[2];
+    b[2] = (CudaBuf){p->norm_dtype, count, NULL};
+    b[3] = b[4] = channels;
+    b[5] = (CudaBuf){p->gate_dtype, p->gated ? count : -1, NULL};
+    b[6] = b[7] = affine;
+    b[8] = (CudaBuf){p->add_dtype, p->adds ? count : -1, NULL};
+    b[10] = b[11] = (CudaBuf){AMPC_F32, strips * p->c, NULL};
+}
+
 static void pool_bufs(const CudaCase *c, CudaBuf *b) {
     const LibPool *p = &c->p.pool;
     CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
@@ -110,6 +127,7 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     case PLAN_LIB_CONV_DGRAD:
     case PLAN_LIB_CONV_WGRAD: conv_bufs(c, b); return 3;
     case PLAN_LIB_CONV_SUMS: conv_sums_bufs(c, b); return 5;
+    case PLAN_LIB_CONV_DGRAD_SUMS: conv_dgrad_sums_bufs(c, b); return 12;
     case PLAN_LIB_SCATTER_ADD:
         b[0] = (CudaBuf){s->src_dtype, s->outer * s->nidx * s->inner, NULL};
         b[1] = (CudaBuf){s->idx_dtype, s->nidx, NULL};
@@ -439,6 +457,7 @@ bool cuda_has_cases(PlanLib lib) {
         for (int k = 0; k < tables[i]->len; k++)
             if (tables[i]->data[k].lib == lib) return true;
     return lib == PLAN_LIB_CONV_SUMS || /* as CONV_FWD */
+           lib == PLAN_LIB_CONV_DGRAD_SUMS ||
            is_of(cuda_conv_libs, COUNT(cuda_conv_libs), lib) ||
            is_of(cuda_pool_libs, COUNT(cuda_pool_libs), lib);
 }

@@ -20,6 +20,7 @@ typedef struct CudaCase {
         LibGemmQuantized gemm_quantized;
         LibConv conv;
         LibConvSums conv_sums;
+        LibConvDgradSums conv_dgrad_sums;
         LibPool pool;
         LibScatterAdd scatter;
         LibArgmax argmax;
@@ -29,7 +30,7 @@ typedef struct CudaCase {
     } p;
 } CudaCase;
 
-enum { CUDA_MAX_BUFS = 11 };
+enum { CUDA_MAX_BUFS = 12 };
 
 typedef struct CudaBuf {
     int64_t dtype, count; /* -1: an absent operand */

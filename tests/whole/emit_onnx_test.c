@@ -28,6 +28,7 @@ static bool has_form(const Node *n) {
     case OP_PAD_GRAD:
     case OP_CONV_WGRAD:
     case OP_CONV_SUMS:
+    case OP_CONV_DGRAD_SUMS:
     case OP_ATTEND:
     case OP_ATTEND_GRAD:
     case OP_WIDEN_QUANTIZED:
