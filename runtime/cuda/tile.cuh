@@ -271,71 +271,11 @@ struct SumPair {
     float first, second;
 };
 
-/* Makes sums the results that are stored, and adds these up: the columns of a
-   lane, four lanes, warps, in this order.  room: shared memory. */
-template <class T, class P, class Out, class Room>
-__device__ void tile_sums(const Out &out, const P &p,
-                          float (&acc)[T::mt][T::nt][4], Room &room) {
-    constexpr int wide = strip_of<Out>, strips = T::n / wide;
-    constexpr int warps = wide / T::warp_n;
-    static_assert(strips * warps * T::warp_n == T::n, "whole strips, warps");
-    typedef float Line[strips][warps];
-    static_assert(2 * T::m * sizeof(Line) <= sizeof(Room), "room for sums");
-    Line *sums = reinterpret_cast<Line *>(&room), *squares = sums + T::m;
-    int lane = (int)threadIdx.x % 32, row0 = T::warp_row() + lane / 4;
-    int strip = T::warp_col() / wide;
-    int warp = T::warp_col() % wide / T::warp_n;
-    int col0 = T::warp_col() + lane % 4 * 2;
-    int cols = P::whole_n || p.n - p.n0 > T::n ? T::n : (int)(p.n - p.n0);
-    const auto count = [&](int s) -> float {
-        int n = cols - s * wide;
-        return (float)(n < wide ? n : wide);
-    };
-    const auto add = [](const float(&x)[warps]) -> float {
-        float sum = x[0];
-        UNROLL
-        for (int w = 1; w < warps; w++) sum += x[w];
-        return sum;
-    };
-    const auto four = [](float x) -> float {
-        x += __shfl_xor_sync(0xffffffffu, x, 1);
-        return x + __shfl_xor_sync(0xffffffffu, x, 2);
-    };
-    __syncthreads();
+/* The sum over LANES neighbouring lanes, for each of them. */
+template <int LANES> __device__ float lanes_sum(float x) {
     UNROLL
-    for (int r = 0; r < 2 * T::mt; r++) {
-        float sum = 0;
-        UNROLL
-        for (int c = 0; c < 2 * T::nt; c++) {
-            float &x = acc[r / 2][c / 2][r % 2 * 2 + c % 2];
-            bool in = P::whole_n || col0 + c / 2 * 8 + c % 2 < cols;
-            x = in ? Out::rounded(x) : 0;
-            sum += x;
-        }
-        sum = four(sum);
-        if (lane % 4 == 0) sums[row0 + r * 8][strip][warp] = sum;
-    }
-    __syncthreads();
-    UNROLL
-    for (int r = 0; r < 2 * T::mt; r++) {
-        float mean = add(sums[row0 + r * 8][strip]) / count(strip), sum = 0;
-        UNROLL
-        for (int c = 0; c < 2 * T::nt; c++) {
-            bool in = P::whole_n || col0 + c / 2 * 8 + c % 2 < cols;
-            float d = acc[r / 2][c / 2][r % 2 * 2 + c % 2] - mean;
-            sum = in ? fmaf(d, d, sum) : sum;
-        }
-        sum = four(sum);
-        if (lane % 4 == 0) squares[row0 + r * 8][strip][warp] = sum;
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < T::m * strips; i += T::threads) {
-        int row = i % T::m, s = i / T::m;
-        typename P::I m = p.m0 + row;
-        if ((P::whole_m || m < p.m) && s * wide < cols)
-            out.keep(m, p.n0 / wide + s, add(sums[row][s]),
-                     add(squares[row][s]));
-    }
+    for (int d = 1; d < LANES; d *= 2) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
 }
 
 /* N neighbours in a line of a slice. */
@@ -363,8 +303,49 @@ __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const P &p,
     }
 }
 
-/* The same for a functor whose numbers are added up: those of neighbouring
-   lanes, in their order. */
+/* The same, and adds up each row's results of a strip: a lane's, then those of
+   neighbouring lanes. */
+template <class T, int ROWS, int PITCH, class P, class Out, class RowOf>
+__device__ void tile_flush_strips(const float (&slice)[ROWS][PITCH], const P &p,
+                                  const Out &out, RowOf row_of) {
+    constexpr int near = Out::near, each = near < 4 ? 4 : near;
+    constexpr int wide = strip_of<Out>, lanes = wide / each;
+    constexpr int units = T::n / each;
+    static_assert(ROWS * units % T::threads == 0 && T::n % wide == 0, "whole");
+    UNROLL_1
+    for (int e = (int)threadIdx.x; e < ROWS * units; e += T::threads) {
+        int r = e / units, c = e % units * each;
+        typename P::I m = p.m0 + row_of(r), n = p.n0 + c, from = n - c % wide;
+        int cols = P::whole_n || p.n - from > wide ? wide : (int)(p.n - from);
+        bool here = P::whole_m || m < p.m;
+        auto v = slice_pack<each>(slice[r], c);
+        float sum = 0, square = 0;
+        UNROLL
+        for (int i = 0; i < each; i++) {
+            bool in = P::whole_n || c % wide + i < cols;
+            v.v[i] = in ? Out::rounded(v.v[i]) : 0;
+            sum += v.v[i];
+        }
+        sum = lanes_sum<lanes>(sum);
+        float mean = sum / (float)cols;
+        UNROLL
+        for (int i = 0; i < each; i++) {
+            bool in = P::whole_n || c % wide + i < cols;
+            float d = v.v[i] - mean;
+            square = in ? fmaf(d, d, square) : square;
+        }
+        square = lanes_sum<lanes>(square);
+        UNROLL
+        for (int i = 0; i < each; i += near)
+            if (here && (P::whole_n || n + i < p.n))
+                out(m, n + i, slice_pack<near>(v.v, i));
+        if (here && c % wide == 0 && (P::whole_n || n < p.n))
+            out.keep(m, n / wide, sum, square);
+    }
+}
+
+/* The same for a functor that returns the numbers of each row to be added
+   up. */
 template <class T, int ROWS, int PITCH, class P, class Out, class RowOf>
 __device__ void tile_flush_pairs(const float (&slice)[ROWS][PITCH], const P &p,
                                  const Out &out, RowOf row_of) {
@@ -378,11 +359,8 @@ __device__ void tile_flush_pairs(const float (&slice)[ROWS][PITCH], const P &p,
         bool in = (P::whole_m || m < p.m) && (P::whole_n || n < p.n);
         SumPair sum = {};
         if (in) sum = out(m, n, slice_pack<near>(slice[r], c));
-        UNROLL
-        for (int d = 1; d < lanes; d *= 2) {
-            sum.first += __shfl_xor_sync(0xffffffffu, sum.first, d);
-            sum.second += __shfl_xor_sync(0xffffffffu, sum.second, d);
-        }
+        sum.first = lanes_sum<lanes>(sum.first);
+        sum.second = lanes_sum<lanes>(sum.second);
         if (in && c % wide == 0) out.keep(m, n / wide, sum.first, sum.second);
     }
 }
@@ -453,9 +431,7 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
 
     template <class P, class Out>
     static __device__ void store(const Out &out, const P &p,
-                                 float (&acc)[mt][nt][4], Slice &slice) {
-        if constexpr (strip_of < Out >> 0)
-            tile_sums<MmaTile>(out, p, acc, slice);
+                                 const float (&acc)[mt][nt][4], Slice &slice) {
         int lane = (int)threadIdx.x % 32;
         int row = warp_row() / WM * 16 + lane / 4;
         int col = warp_col() + lane % 4 * 2;
@@ -474,7 +450,9 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
             const auto row_of = [&](int r) {
                 return r / 16 * WM + pass * 16 + r % 16;
             };
-            if constexpr (pairs_of < Out >> 0)
+            if constexpr (strip_of < Out >> 0)
+                tile_flush_strips<MmaTile>(slice, p, out, row_of);
+            else if constexpr (pairs_of < Out >> 0)
                 tile_flush_pairs<MmaTile>(slice, p, out, row_of);
             else
                 tile_flush<MmaTile>(slice, p, out, row_of);
