@@ -33,7 +33,25 @@ static const struct OptionRow {
 #include "frontend/cli/options.def"
 };
 
-_Static_assert(sizeof option_rows / sizeof *option_rows <= 64, "Options.lines");
+/* Rows that a block may have once: each has a bit of Options.lines. */
+enum {
+    ONCE_FLAG = 1,
+    ONCE_SETTER = 1,
+    ONCE_ADDER = 0,
+    ONCE_PATH = 0,
+    ONCE_PATHS = 0,
+    LINES = 0
+#define COMPILE(flag, kind, what, resume, value, preset, text) +ONCE_##kind
+#include "frontend/cli/options.def"
+};
+_Static_assert(LINES <= 64, "Options.lines");
+
+static uint64_t once_bit(const struct OptionRow *row) {
+    int n = 0;
+    for (const struct OptionRow *r = option_rows; r < row; r++)
+        n += r->kind == FLAG || r->kind == SETTER;
+    return UINT64_C(1) << n;
+}
 
 /* Names of options in other trainers, and the option to use here. */
 static const struct {
@@ -111,10 +129,10 @@ static Status apply_option(Options *o, Spec *s, const char *value,
     if (!r) return unknown_option(s, near_to(s->option));
     *used_value = r->kind != FLAG;
     if (*used_value && !value) return spec_error(s, "needs a value");
-    uint64_t row = UINT64_C(1) << (r - option_rows);
-    if (s->loc.file && r->kind != ADDER && (o->lines & row))
-        return spec_error(s, "is given twice");
-    if (s->loc.file) o->lines |= row;
+    if (s->loc.file && (r->kind == FLAG || r->kind == SETTER)) {
+        if (o->lines & once_bit(r)) return spec_error(s, "is given twice");
+        o->lines |= once_bit(r);
+    }
     switch (r->kind) {
     case FLAG: *(bool *)((char *)o + r->field) = true; return OK;
     case PATH:
