@@ -52,6 +52,8 @@ typedef struct Emit {
     int *const_number; /* of the current graph, by ValueId.i: PlanVar or -1 */
 } Emit;
 
+/* emit_products.c: refuses what a GPU of the options cannot compute. */
+Status emit_check_products(const Module *m, const Options *o, Diag *d);
 /* emit_tables.c */
 void put_plan(StrBuf *sb, Emit *e, const EmitInput *in);
 
