@@ -317,6 +317,7 @@ typedef struct Options {
     bool count_underflow; /* true: program underflow is made */
     Str amp_policy;       /* a file, NULL: none */
     Str dump_ir, emit_c, emit_cuda, emit_onnx, report;
+    Str tile;  /* --tile: folder of NVRTC and tileiras; NULL: no CUDA Tile */
     Str cache; /* --cache: folder of compilers' results, or "none"; NULL: the
                   default folder */
     VEC(Str)

@@ -28,6 +28,13 @@ nvrtc_sha=43731e24cd89e3749826304f304e8aa11fbecf1188715271b1f5018d6212b5e6
 format_release=clang-format==14.0.6
 format_sha=4e96d558321060b1fbeb6b26ff056a689b9cad9616f260cc45c0c9124c6740dd
 builtins_sha=eccaa824230ee7858a94a3055cb01f1cb634df05d313880d0bdcf195161fcb4e
+tile_release=13.5.37
+tile_nvrtc_sha=98a317ff5d2176dee5a04235c6663f8d553d5ed95b3104cbf7fb198cbf76a10d
+tile_builtins_sha=6cecb2fd3e562bab1cb1c6e192f8f828157683c8febb22a00e178f9faf4e7f6a
+tileiras_sha=6ff86caf8cf779061f7e99a549ba32933d57abbfae32ca65015ea835371b73b1
+tile_ptxas_sha=b3e295413e9628ee261a63ea3f70ec5af20988c9809214c064661662206574a3
+tile_nvvm_sha=1abfeeb5343c0cdd57b57b636b0363fb4cc405ea9a129c227060b971352a68c1
+tile_libdevice_sha=7e46db290976f7d8988b85c8820a135595ede636faa1ca7de63e67f8c775456f
 
 say() { printf '== %s\n' "$*" >&2; }
 
@@ -84,7 +91,8 @@ need_wheel_file() {
     mkdir -p "$tmp"
     python3 -m pip --disable-pip-version-check download -q --no-deps \
         --only-binary=:all: --implementation cp --python-version 3.11 \
-        --platform manylinux_2_28_x86_64 --platform manylinux_2_12_x86_64 \
+        --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+        --platform manylinux_2_12_x86_64 \
         -d "$tmp" "$release" >&2 || die "cannot download $release"
     while [ $# -gt 0 ]; do
         member=$1 sha=$2 dest=$3
@@ -128,6 +136,25 @@ need_nvrtc() {
         $lib/libnvrtc-builtins.so.12.8 "$builtins_sha" \
         "$cache/nvrtc/libnvrtc-builtins.so.12.8" \
         $lib/libnvrtc.so.12 "$nvrtc_sha" "$cache/nvrtc/libnvrtc.so.12"
+}
+
+# What --tile wants, in .cache/cu13: 220 MB to fetch. Only tests of CUDA Tile
+# need it.
+need_tile() {
+    local of=nvidia/cu13 to=$cache/cu13 v=$tile_release
+    need_wheel_file nvidia-cuda-nvrtc==$v \
+        $of/lib/libnvrtc.so.13 "$tile_nvrtc_sha" "$to/lib/libnvrtc.so.13" \
+        $of/lib/libnvrtc-builtins.so.13.5 "$tile_builtins_sha" \
+        "$to/lib/libnvrtc-builtins.so.13.5"
+    need_wheel_file nvidia-cuda-tileiras==$v \
+        $of/bin/tileiras "$tileiras_sha" "$to/bin/tileiras"
+    need_wheel_file nvidia-cuda-nvcc==$v \
+        $of/bin/ptxas "$tile_ptxas_sha" "$to/bin/ptxas"
+    need_wheel_file nvidia-nvvm==$v \
+        $of/lib/libnvvm.so.4 "$tile_nvvm_sha" "$to/lib/libnvvm.so.4" \
+        $of/nvvm/libdevice/libdevice.10.bc "$tile_libdevice_sha" \
+        "$to/nvvm/libdevice/libdevice.10.bc"
+    chmod +x "$to/bin/"*
 }
 
 # The node tests that the pinned onnx package generates, in .cache/onnx_nodes.

@@ -46,20 +46,22 @@ static const char *compiler(Arena *a, const char *arch) {
 
 /* The environment without variables that would change the module's bytes;
    temporary files go to the compiler's working folder. */
-static char **environment(Arena *a) {
+static char **environment(Arena *a, const CcJob *job) {
     static const char *const without[] = {
         "LD_RUN_PATH=",         "LDEMULATION=",       "TMPDIR=",
         "DEPENDENCIES_OUTPUT=", "GCC_COMPARE_DEBUG=", "SOURCE_DATE_EPOCH=",
         "SUNPRO_DEPENDENCIES="};
+    int name = job->variable ? (int)strcspn(job->variable, "=") + 1 : 0;
     int n = 0, kept = 0;
     while (environ[n]) n++;
-    char **env = NEW_ARRAY(a, char *, n + 2);
+    char **env = NEW_ARRAY(a, char *, n + 3);
     for (int i = 0; i < n; i++) {
-        bool drop = false;
+        bool drop = name && !strncmp(environ[i], job->variable, (size_t)name);
         for (size_t k = 0; k < sizeof without / sizeof *without; k++)
             drop |= !strncmp(environ[i], without[k], strlen(without[k]));
         if (!drop) env[kept++] = environ[i];
     }
+    if (job->variable) env[kept++] = arena_printf(a, "%s", job->variable);
     env[kept] = "TMPDIR=.";
     return env;
 }
@@ -165,7 +167,7 @@ static int start_child(const Child *c, pid_t *pid) {
 
 static const char *job_program(Arena *a, const CcJob *job) {
     if (!job->program) return compiler(a, job->arch);
-    return isa_is_here(job->arch)
+    return isa_is_here(job->arch) || strchr(job->program, '/')
                ? job->program
                : arena_printf(a, "%s-linux-gnu-%s", job->arch, job->program);
 }
@@ -177,8 +179,9 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     pid_t pid;
     split_words(a, job_program(a, job), argv, &argc);
     split_words(a, job->words, argv, &argc);
-    Child c = {dir,  job->log,       program_files(a, argv[0]),
-               argv, environment(a), {0}};
+    Child c = {
+        dir, job->log, program_files(a, argv[0]), argv, environment(a, job),
+        {0}};
     int rc = open_pipe(c.ends);
     if (rc) return rc;
     leave_hold();

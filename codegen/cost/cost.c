@@ -442,6 +442,19 @@ static void put_row(const EmitStep *e, const char *how, const StepCost *c,
     sb_puts(sb, "\n");
 }
 
+/* A product and the kernel behind it, each operand and result once. */
+static void put_tile_step(const EmitStep *e, StrBuf *sb) {
+    StepCost c = {.launches = 1}, kernel = {0};
+    add_routine(e->g, &e->s[0], true, &c);
+    add_kernel(e->g, &e->s[1], &kernel);
+    c.insts = kernel.insts;
+    c.bytes = 0;
+    for (int i = 0; i < e->both->nref; i++)
+        c.bytes += value_size(e->g, e->both->refs[i]);
+    c.l2 = c.bytes;
+    put_row(e, "tile", &c, sb);
+}
+
 static void put_step(const PlanSource *src, const EmitStep *e,
                      const bool *whole, StrBuf *sb) {
     bool gpu = e->g->target == TARGET_CUDA;
@@ -476,7 +489,7 @@ static void put_step(const PlanSource *src, const EmitStep *e,
 double cost_flops(const EmitStep *e) {
     StepCost c = {0};
     bool sum = e->step.kind == PLAN_SUM || e->step.kind == PLAN_SUM_NOW;
-    if (!sum && !e->s->kernel) add_routine(e->g, e->s, false, &c);
+    if (!sum && !e->both && !e->s->kernel) add_routine(e->g, e->s, false, &c);
     return c.mma;
 }
 
@@ -492,7 +505,10 @@ void cost_put(const PlanSource *src, StrBuf *sb) {
     sb_puts(sb, "\tname\n");
     for (int i = 0; i < src->steps.len; i++) {
         const EmitStep *e = &src->steps.data[i];
-        put_step(src, e, whole[e->g->target], sb);
+        if (e->both)
+            put_tile_step(e, sb);
+        else if (!e->tile)
+            put_step(src, e, whole[e->g->target], sb);
     }
     arena_free(a);
 }

@@ -61,7 +61,8 @@ typedef struct StepCost {
 #undef FIELD
 } StepCost;
 
-/* All steps of all programs. "sum" and "sum_now" are sums over ranks.
+/* All steps of all programs; what a CUDA Tile kernel does ("tile") instead of
+   the steps that it replaces. "sum" and "sum_now" are sums over ranks.
    "scatter" precedes a sum that is split among the ranks; its bytes count
    only these gradients. "hand_out" follows a step that ranks share
    (--shard-optimizer); its bytes are exchanged by all ranks afterwards. */

@@ -169,6 +169,10 @@ static Price price_gpu(const GpuSheet *m, const StepCost *c) {
             bounds_of_kernel(m, c, (Guess)g, t);
         else if (c->mma > 0)
             t[BY_TENSOR] = library(m, c, (Guess)g);
+        if (!strcmp(c->how, "tile"))
+            t[BY_TENSOR] = t[BY_TENSOR] / rates[RATE_TILE].share[g] +
+                           c->insts / (rates[RATE_ISSUE].share[g] * 128 *
+                                       m->sms * m->clock);
         for (int i = 0; i < NBOUND; i++)
             if (t[i] > t[bound]) bound = (Bound)i;
         p.seconds[g] = t[bound] + (bound == BY_LAUNCH ? 0 : t[BY_LAUNCH]);

@@ -10,6 +10,7 @@
    cuda_tables.c   launches as tables for the runtime and notes for people
    cuda_target.c   the architectures asked for
    nvrtc.c         units to cubins and PTX, by NVRTC through dlopen
+   print_tile.c    a product and the kernel after it as one CUDA Tile kernel
 
    A unit is text that starts with #include of the headers below runtime/cuda
    and kmath.h, passed to NVRTC in memory: no CUDA header is needed.          */
@@ -160,8 +161,13 @@ typedef struct CudaHeaders {
     CudaHeader *data;
     int len, cap;
 } CudaHeaders;
-/* All files that print_cuda_head includes, directly or indirectly. */
-CudaHeaders cuda_headers(Arena *a);
+/* All of our files that a unit includes, directly or indirectly. */
+CudaHeaders cuda_headers(Arena *a, const char *text);
+
+/* Tile IR of a text for `ampc` to pass to tileiras, by the NVRTC of that file,
+   13.3 or later. The IR is the same for all architectures. */
+Status nvrtc_tile_ir(Diag *d, Arena *a, const char *file, const CudaUnit *unit,
+                     CudaImage *out);
 
 /* ---- cuda_target.c ------------------------------------------------------- */
 
@@ -172,8 +178,15 @@ typedef struct CudaArchs {
     int len, cap;
 } CudaArchs;
 CudaArchs cuda_archs(const Options *opt, Arena *a);
+/* Those that CUDA Tile kernels are compiled for; none without --tile. */
+CudaArchs cuda_tile_archs(const Options *opt, Arena *a);
 
 /* ---- emit_cuda.c --------------------------------------------------------- */
+
+/* What tileiras says of a product in a Tile kernel. */
+typedef struct TileUse {
+    const char *arch, *kernel, *instruction;
+} TileUse;
 
 typedef struct CudaSource {
     VEC(PlanCudaKernel) kernels;
@@ -181,6 +194,13 @@ typedef struct CudaSource {
     VEC(CudaUnit) units;
     CudaArchs archs; /* none: text only */
     CudaBuild build; /* emit_so.c, while the C compiler runs */
+    /* CUDA Tile: kernels, their text, and an image for each of tile_archs */
+    VEC(PlanTile) tiles;
+    VEC(const char *) tile_keys, tile_bodies; /* a key: the text as t0 */
+    CudaArchs tile_archs;
+    CudaUnit tile_unit;
+    CudaImage *tile_images;
+    VEC(TileUse) tile_uses;
 } CudaSource;
 
 /* Sets *out to the step that does the work of `s`, of the n - 1 steps after
@@ -197,6 +217,32 @@ void cuda_overlap(CudaSource *c, const Kernel *k, int b);
 void cuda_units(Arena *a, CudaSource *c);
 /* The work of a hand-written kernel; nothing for other kernels. */
 CudaWork cuda_work(const CudaSource *c, uint32_t fn);
+
+/* ---- print_tile.c -------------------------------------------------------- */
+
+enum { TILE_REFS = 20 };
+/* A PLAN_TILE that does the work of a product and of the kernel behind it. */
+typedef struct TileStep {
+    const LibGemm *product;
+    uint32_t how;
+    const Kernel *kernel;
+    int rows;       /* of a block, at most */
+    int buf;        /* of the kernel: the product's result, .. */
+    ValueId result; /* .. which other steps read, too, if kept */
+    bool kept;
+    int nref;
+    ValueId refs[TILE_REFS];
+    bool written[TILE_REFS];
+} TileStep;
+/* Sets all but `buf`, `kept` and the kernel's refs; false: no Tile kernel does
+   the work of s[0] and s[1]. */
+bool cuda_tile_fits(Arena *a, const CudaSource *c, const LoweredStep *s,
+                    TileStep *out);
+void cuda_tile_refs(const LoweredStep *s, TileStep *t);
+/* PlanCuda.tiles of a kernel for it. */
+uint32_t cuda_tile_add(Arena *a, CudaSource *c, const TileStep *t);
+/* Called when all steps are known. */
+void cuda_tile_unit(Arena *a, CudaSource *c);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 

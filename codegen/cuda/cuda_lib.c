@@ -51,12 +51,9 @@ static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
     }
 }
 
-CudaHeaders cuda_headers(Arena *a) {
+CudaHeaders cuda_headers(Arena *a, const char *text) {
     CudaHeaders h = {0};
-    StrBuf head = {0};
-    print_cuda_head(&head);
-    add_includes(a, head.data ? head.data : "", &h);
-    sb_free(&head);
+    add_includes(a, text, &h);
     return h;
 }
 

@@ -20,12 +20,20 @@ void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
     sb_puts(sb, "    {0}};\n\nstatic const char *const cuda_archs[] = {");
     for (int i = 0; i < c->archs.len; i++)
         sb_printf(sb, "\"%s\", ", c->archs.data[i]);
+    sb_puts(sb, "0};\n\nstatic const PlanTile cuda_tiles[] = {\n");
+    for (int i = 0; i < c->tiles.len; i++)
+        sb_printf(sb, "    {\"%s\", %lld},\n", c->tiles.data[i].name,
+                  (long long)c->tiles.data[i].blocks);
+    sb_puts(sb, "    {0}};\n\nstatic const char *const tile_archs[] = {");
+    for (int i = 0; i < c->tile_archs.len; i++)
+        sb_printf(sb, "\"%s\", ", c->tile_archs.data[i]);
     sb_printf(sb,
               "0};\n\nextern const struct AmpcBackend ampc_cuda_backend;\n"
               "static const PlanCuda cuda = {\n"
               "    &cuda_plan, %d, %d, %d, cuda_kernels, cuda_archs,\n"
-              "    %d, &ampc_cuda_backend};\n",
-              c->kernels.len, c->units.len, c->archs.len, toolkit);
+              "    %d, &ampc_cuda_backend, %d, %d, cuda_tiles, tile_archs};\n",
+              c->kernels.len, c->units.len, c->archs.len, toolkit, c->tiles.len,
+              c->tiles.len ? c->tile_archs.len : 0);
 }
 
 /* ---- notes --------------------------------------------------------------- */
@@ -103,12 +111,27 @@ static void add_product(Facts *f, const EmitGroup *g) {
     if (factors) fact_word(f, "factors", factors_text[factors], " of %s");
 }
 
+/* What replaces the step where the driver has CUDA Tile, and the instructions
+   that multiply there. */
+static void add_tile(Facts *f, const CudaSource *c, uint32_t tile) {
+    const char *name = c->tiles.data[tile].name;
+    StrBuf how = {0};
+    sb_puts(&how, name);
+    for (int i = 0; i < c->tile_uses.len; i++) {
+        const TileUse *u = &c->tile_uses.data[i];
+        if (!strcmp(u->kernel, name))
+            sb_printf(&how, ", %s: %s", u->arch, u->instruction);
+    }
+    fact_form(f, "tile", "\"%s\"", "CUDA Tile %s; else ", how.data);
+    sb_free(&how);
+}
+
 static const char *step_line(const EmitGroup *g) {
     if (g->idle) return "nothing";
     if (g->part) return "in the launch before";
     if (plan_tensors(&g->step)) return "{count} steps in {kernels}";
-    if (g->step.kind == PLAN_PRODUCT) return "cuBLASLt{factors}{fused}";
-    return g->step.kind == PLAN_COPY ? "copy" : "{kernels}";
+    if (g->step.kind == PLAN_PRODUCT) return "{tile}cuBLASLt{factors}{fused}";
+    return g->step.kind == PLAN_COPY ? "copy" : "{tile}{kernels}";
 }
 
 void fact_cuda(Facts *f, const char *key, const CudaSource *c,
@@ -130,6 +153,7 @@ void fact_cuda(Facts *f, const char *key, const CudaSource *c,
               NULL);
     if (tensors) fact_int(&step, "count", tensors, NULL);
     if (runs && s->kind == PLAN_PRODUCT) add_product(&step, g);
+    if (g->tile) add_tile(&step, c, g->tile - 1);
     fact_int(&step, "scratch", runs ? (long long)s->scratch : 0, NULL);
     if (runs && (s->kind == PLAN_LAUNCH || tensors)) {
         add_kernel(&kernels, c, s->fn, g);

@@ -69,8 +69,25 @@ static Status choose_targets(Options *o, Diag *d, const char *object) {
     return OK;
 }
 
+enum { TILE_LEAST = 90 }; /* older GPUs have nothing that our kernels lack */
+
+static bool is_for_tile(const char *arch) {
+    return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= TILE_LEAST;
+}
+
+static Status check_tile(const Options *o, Diag *d) {
+    bool any = !o->tile;
+    for (int i = 0; i < o->targets.len; i++)
+        any |= o->targets.data[i].cuda && is_for_tile(o->targets.data[i].arch);
+    if (any) return OK;
+    return fail(d, (Loc){0},
+                "--tile is for GPUs from sm_90 on, and this module has no code "
+                "for one: leave it out, or add --target cuda:sm_90");
+}
+
 Status cuda_targets(Options *o, Diag *d, const char *object) {
     TRY(choose_targets(o, d, object));
+    TRY(check_tile(o, d));
     if (o->factors != AMPC_FACTORS_F32 && !any_gpu(o))
         warn(d, (Loc){0},
              "--matmul-precision is for GPUs, and this module has no GPU code: "
@@ -104,5 +121,12 @@ CudaArchs cuda_archs(const Options *o, Arena *a) {
         for (int k = r.len - 1; k > at; k--) r.data[k] = r.data[k - 1];
         r.data[at] = arch;
     }
+    return r;
+}
+
+CudaArchs cuda_tile_archs(const Options *o, Arena *a) {
+    CudaArchs all = cuda_archs(o, a), r = {0};
+    for (int i = 0; o->tile && i < all.len; i++)
+        if (is_for_tile(all.data[i])) vec_push(a, &r, all.data[i]);
     return r;
 }

@@ -329,7 +329,7 @@ static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
 static Build build_new(Arena *a, const Nvrtc *lib, const char *cache,
                        const CudaUnit *unit, int nunit, const char *const *arch,
                        int narch) {
-    CudaHeaders h = cuda_headers(a);
+    CudaHeaders h = cuda_headers(a, unit->text);
     Build b = {.lib = lib,
                .cache = cache,
                .key = compile_key("nvrtc 1"),
@@ -396,5 +396,56 @@ Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
         free(b.jobs[i].cubin);
         free(b.jobs[i].ptx);
     }
+    return s;
+}
+
+/* ---- CUDA Tile ----------------------------------------------------------- */
+
+enum { TILE_NVRTC = 13030 };
+
+static Status tile_failed(Diag *d, const char *log) {
+    fail(d, (Loc){0},
+         "internal error: NVRTC refuses the CUDA Tile kernels; please report "
+         "it with the text that --emit-cuda writes\n%.4000s",
+         log ? log : "out of memory");
+    return ERR_BUG;
+}
+
+Status nvrtc_tile_ir(Diag *d, Arena *a, const char *file, const CudaUnit *unit,
+                     CudaImage *out) {
+    static const char *const options[] = {"--enable-tile",
+                                          "-std=c++20",
+                                          "--fmad=false",
+                                          "-arch=sm_90",
+                                          "-modify-stack-limit=false",
+                                          "-no-cache"};
+    Nvrtc n;
+    SizeFn *size = NULL;
+    GetFn *give = NULL;
+    Program p;
+    if (load(file, &n) && n.version >= TILE_NVRTC) {
+        void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+        void *fn[] = {dlsym(lib, "nvrtcGetTileIRSize"),
+                      dlsym(lib, "nvrtcGetTileIR")};
+        memcpy(&size, &fn[0], sizeof size);
+        memcpy(&give, &fn[1], sizeof give);
+    }
+    if (!size || !give)
+        return fail(d, (Loc){0}, "--tile: %s is not NVRTC 13.3 or later", file);
+    CudaHeaders h = cuda_headers(a, unit->text);
+    ASSERT(h.len == 1);
+    if (n.CreateProgram(&p, unit->text, "tile.cu", 1, &h.data->text,
+                        &h.data->name))
+        return tile_failed(d, NULL);
+    bool ok =
+        !n.CompileProgram(p, (int)(sizeof options / sizeof *options), options);
+    size_t bytes = 0, log_bytes;
+    char *ir = ok ? get(p, size, give, &bytes) : NULL;
+    char *log = get(p, n.GetProgramLogSize, n.GetProgramLog, &log_bytes);
+    Status s = ir ? OK : tile_failed(d, log);
+    if (ir) *out = (CudaImage){arena_dup(a, ir, bytes), bytes};
+    n.DestroyProgram(&p);
+    free(ir);
+    free(log);
     return s;
 }

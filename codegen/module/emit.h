@@ -6,6 +6,7 @@
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
    emit_cuda.c      GPU steps and kernels (cuda.h)
+   tile_build.c     CUDA Tile kernels to cubins, by NVRTC and tileiras
    cost.c           the work of the steps in numbers (cost.h)
    emit_runtime.c   the runtime for another kind of processor
    emit_so.c        puts it all into one file
@@ -33,6 +34,7 @@ typedef struct EmitGroup {
     PlanStep step; /* of a GPU                                              */
     bool idle;     /* the step has no work */
     bool part;     /* the group is part of the previous group's step */
+    uint32_t tile; /* PlanCuda.tiles + 1 that replaces the step; 0: none */
 } EmitGroup;
 
 /* One step of a plan: n groups. */
@@ -41,6 +43,8 @@ typedef struct EmitStep {
     const LoweredStep *s;
     int n;
     PlanStep step;
+    uint32_t tile;           /* as of EmitGroup */
+    const LoweredStep *both; /* PLAN_TILE: refs of the work of s[0] and s[1] */
 } EmitStep;
 
 typedef struct PlanSource {
@@ -90,8 +94,9 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 /* One run of the compiler in folder `dir`; words are separated by blanks and
    contain none. Its messages go to `log` in that folder. */
 typedef struct CcJob {
-    const char *program; /* of binutils; NULL: the compiler */
-    const char *arch;    /* the kind of processor, of all jobs of a call */
+    const char *program;  /* of binutils, or a path; NULL: the compiler */
+    const char *variable; /* NAME=VALUE in its environment; NULL: none */
+    const char *arch;     /* the kind of processor, of all jobs of a call */
     const char *words;
     const char *log;
     const char *source, *object; /* NULL: the result is not kept */
@@ -108,6 +113,13 @@ void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs, int n);
    that fails or a missing compiler. */
 Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                CcJob *jobs, int n);
+
+/* ---- tile_build.c -------------------------------------------------------- */
+
+/* The images of the CUDA Tile kernels, by the tools of folder `tools`, in
+   folder dir. */
+Status tile_build(Diag *d, Arena *a, const char *tools, const char *cache,
+                  const char *dir, struct CudaSource *c);
 
 /* ---- emit_runtime.c ------------------------------------------------------ */
 

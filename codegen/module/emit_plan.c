@@ -65,8 +65,7 @@ static int add_constant(Emit *e, const Tensor *t) {
 
 /* ---- where values are ---------------------------------------------------- */
 
-/* The reference of v. PLAN_NONE for an optional result without readers. */
-static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
+PlanRef emit_ref(Emit *e, const Graph *g, ValueId v) {
     if (!is_value(v)) return (PlanRef){.space = PLAN_NONE};
     ValueId root = view_root(g, v);
     const Value *x = value_get(g, root);
@@ -92,7 +91,7 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
 static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     EmitTarget *t = &e->target[g->target];
     int at = t->refs.len;
-    for (int i = 0; i < n; i++) vec_push(e->a, &t->refs, ref_of(e, g, v[i]));
+    for (int i = 0; i < n; i++) vec_push(e->a, &t->refs, emit_ref(e, g, v[i]));
     return at;
 }
 
@@ -103,8 +102,7 @@ static bool same_storage(PlanRef a, PlanRef b) {
            (a.space == PLAN_ARENA || a.index == b.index);
 }
 
-static bool lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w,
-                     PlanRef b) {
+bool emit_lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w, PlanRef b) {
     uint64_t n = (uint64_t)type_bytes(value_type(g, v));
     uint64_t m = (uint64_t)type_bytes(value_type(g, w));
     return same_storage(a, b) && a.offset < b.offset + m &&
@@ -118,8 +116,8 @@ static void find_overlaps(Emit *e, const Graph *g, const LoweredStep *s) {
         for (int j = 0; j < i; j++) {
             const KBuf *buf = s->kernel->bufs.data;
             if ((!buf[i].written && !buf[j].written) ||
-                !lie_over(g, s->refs[i], ref_of(e, g, s->refs[i]), s->refs[j],
-                          ref_of(e, g, s->refs[j])))
+                !emit_lie_over(g, s->refs[i], emit_ref(e, g, s->refs[i]),
+                               s->refs[j], emit_ref(e, g, s->refs[j])))
                 continue;
             cuda_overlap(e->out->cuda, s->kernel, i);
             cuda_overlap(e->out->cuda, s->kernel, j);
@@ -171,6 +169,39 @@ static Status splits_of(Emit *e, const Graph *g, const LoweredStep *s, int n,
     return OK;
 }
 
+const PlanStep *emit_step(Emit *e, const Graph *g, const LoweredStep *s, int n,
+                          const LoweredStep *x) {
+    EmitTarget *t = &e->target[g->target];
+    const Kernel *k = s->kernel ? s->kernel : s->epilogue;
+    PlanStep p = {.kind = x->kind,
+                  .fn = x->fn,
+                  .second = x->second,
+                  .ref0 = (uint32_t)add_refs(e, g, x->refs, x->nref),
+                  .nref = (uint32_t)x->nref,
+                  .ep_nref = (uint32_t)x->nep_ref,
+                  .par0 = (uint32_t)t->pars.len,
+                  .npar = (uint32_t)x->npar,
+                  .units = x->units,
+                  .grain = x->grain,
+                  .scratch = x->scratch,
+                  .name = x->name ? x->name : ""};
+    if (x->kind == PLAN_LIB && k) p.epilogue = (uint32_t)kernel_index(k) + 1;
+    if (x->kind == PLAN_PRODUCT) p.epilogue = x->after;
+    add_refs(e, g, x->ep_refs, x->nep_ref);
+    bool asks = x->kind != PLAN_PRODUCT && x->kind != PLAN_COPY;
+    if (asks && is_value(s->guard.when))
+        p.when = 1 + (int32_t)add_refs(e, g, &s->guard.when, 1);
+    if (s->guard.unless) p.when = -p.when;
+    for (int i = 0; i < x->npar; i++) vec_push(e->a, &t->pars, x->pars[i]);
+    vec_push(e->a, &t->steps, p);
+    EmitStep done = {.g = g,
+                     .s = arena_dup(e->a, s, (size_t)n * sizeof *s),
+                     .n = n,
+                     .step = p};
+    vec_push(e->a, &e->out->steps, done);
+    return &t->steps.data[t->steps.len - 1];
+}
+
 /* The step of n groups that share a launch; NULL: the step has no work. */
 static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
                                 int n) {
@@ -186,30 +217,7 @@ static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
         find_overlaps(e, g, &s[i]);
     if (t->kind == TARGET_CUDA && s->kind == PLAN_SUM && *s->pars != DT_F32)
         cuda_sum(e->a, e->out->cuda, (DType)*s->pars, &x);
-    PlanStep p = {.kind = x.kind,
-                  .fn = x.fn,
-                  .second = x.second,
-                  .ref0 = (uint32_t)add_refs(e, g, x.refs, x.nref),
-                  .nref = (uint32_t)x.nref,
-                  .ep_nref = (uint32_t)x.nep_ref,
-                  .par0 = (uint32_t)t->pars.len,
-                  .npar = (uint32_t)x.npar,
-                  .units = x.units,
-                  .grain = x.grain,
-                  .scratch = x.scratch,
-                  .name = x.name ? x.name : ""};
-    if (x.kind == PLAN_LIB && k) p.epilogue = (uint32_t)kernel_index(k) + 1;
-    if (x.kind == PLAN_PRODUCT) p.epilogue = x.after;
-    add_refs(e, g, x.ep_refs, x.nep_ref);
-    bool asks = x.kind != PLAN_PRODUCT && x.kind != PLAN_COPY;
-    if (asks && is_value(s->guard.when))
-        p.when = 1 + (int32_t)add_refs(e, g, &s->guard.when, 1);
-    if (s->guard.unless) p.when = -p.when;
-    for (int i = 0; i < x.npar; i++) vec_push(e->a, &t->pars, x.pars[i]);
-    vec_push(e->a, &t->steps, p);
-    EmitStep done = {g, arena_dup(e->a, s, (size_t)n * sizeof *s), n, p};
-    vec_push(e->a, &e->out->steps, done);
-    return &t->steps.data[t->steps.len - 1];
+    return emit_step(e, g, s, n, &x);
 }
 
 /* ---- programs ------------------------------------------------------------ */
@@ -242,7 +250,7 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
 static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
                        PlanRef *ref) {
     EmitTarget *t = &e->target[g->target];
-    *ref = ref_of(e, g, v);
+    *ref = emit_ref(e, g, v);
     if (ref->space != PLAN_INPUT) return;
     *ref = (PlanRef){.space = PLAN_ARENA, .offset = (uint64_t)r->arena};
     r->arena += align64(type_bytes(value_type(g, v)));
@@ -328,11 +336,11 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
 static bool needs_sum(Emit *e, const Graph *g, const LoweredStep *sum,
                       const LoweredStep *s) {
     if (!sum->nref) return false;
-    PlanRef at = ref_of(e, g, sum->refs[0]);
+    PlanRef at = emit_ref(e, g, sum->refs[0]);
     uint64_t end = at.offset + (uint64_t)sum->pars[0];
     for (int i = 0; i < s->nref + s->nep_ref; i++) {
         PlanRef r =
-            ref_of(e, g, i < s->nref ? s->refs[i] : s->ep_refs[i - s->nref]);
+            emit_ref(e, g, i < s->nref ? s->refs[i] : s->ep_refs[i - s->nref]);
         if (same_storage(r, at) && r.offset >= at.offset && r.offset < end)
             return true;
     }
@@ -349,9 +357,9 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
                        LoweredStep *sum) {
     LibCopy *all = (void *)sum->pars;
     const LibCopy *more = (const void *)copy->pars;
-    PlanRef r = ref_of(e, g, copy->refs[1]);
+    PlanRef r = emit_ref(e, g, copy->refs[1]);
     if (sum->nref) {
-        PlanRef at = ref_of(e, g, sum->refs[0]);
+        PlanRef at = emit_ref(e, g, sum->refs[0]);
         int64_t gap = (int64_t)(r.offset - at.offset) - all->bytes;
         if (r.space == PLAN_ARENA && at.space == r.space && gap >= 0 &&
             gap < ARENA_ALIGN && all->dtype == more->dtype &&
@@ -415,6 +423,7 @@ static Status add_run(Emit *e, const Graph *g) {
     memset(e->const_number, -1, (size_t)g->values.len * sizeof(int));
     Buckets buckets = buckets_of(e, g);
     int bucket = 0;
+    uint32_t behind_tile = 0; /* the kernel that replaces the next step, too */
     LoweredStep sum = {0};
     for (int i = 0, n, all; i < g->groups.len; i += all) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
@@ -426,13 +435,23 @@ static Status add_run(Emit *e, const Graph *g) {
         TRY(splits_of(e, g, &steps[i], n, &split));
         for (int k = 0; k < all; k++)
             if (needs_sum(e, g, &sum, &steps[i + k])) end_sum(e, g, &sum);
+        uint32_t tile = behind_tile;
+        behind_tile = 0;
+        if (!tile && all == 1 && i + 1 < g->groups.len &&
+            !needs_sum(e, g, &sum, &steps[i + 1]))
+            behind_tile = tile = emit_tile(e, g, steps, i);
         const PlanStep *s = add_step(e, g, &steps[i], n);
+        if (tile) e->out->steps.data[e->out->steps.len - 1].tile = tile;
         if (s && split) {
             t->steps.data[t->steps.len - 1].split = split;
             e->out->steps.data[e->out->steps.len - 1].step.split = split;
         }
         for (int k = 0; k < all; k++) {
-            EmitGroup x = {g->target, &steps[i + k], {0}, !s, k > 0};
+            EmitGroup x = {.target = g->target,
+                           .s = &steps[i + k],
+                           .idle = !s,
+                           .part = k > 0,
+                           .tile = tile};
             if (s) x.step = *s;
             vec_push(e->a, &e->out->groups, x);
         }
@@ -477,7 +496,10 @@ static Status add_programs(Emit *e) {
             TRY(status);
             t->kernels =
                 kernel_set_new(e->a, g->target, gpu_block_shared(e->opt));
-            if (t->kind == TARGET_CUDA) e->out->cuda = NEW(e->a, CudaSource);
+            if (t->kind == TARGET_CUDA) {
+                e->out->cuda = NEW(e->a, CudaSource);
+                e->out->cuda->tile_archs = cuda_tile_archs(e->opt, e->a);
+            }
         }
         if (g->target == first) {
             EmitProgram p = {g->name, e->tensors.len, g->inputs.len,
@@ -537,6 +559,7 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
     if (out->cuda) {
         out->cuda->archs = cuda_archs(opt, a);
         cuda_units(a, out->cuda);
+        cuda_tile_unit(a, out->cuda);
     }
     put_plan(&out->text, &e, in);
     return check_symbol(&e);

@@ -52,6 +52,22 @@ typedef struct Emit {
     int *const_number; /* of the current graph, by ValueId.i: PlanVar or -1 */
 } Emit;
 
+/* ---- emit_plan.c --------------------------------------------------------- */
+
+/* The reference of v. PLAN_NONE for an optional result without readers. */
+PlanRef emit_ref(Emit *e, const Graph *g, ValueId v);
+/* Whether v at a and w at b share bytes. */
+bool emit_lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w, PlanRef b);
+/* Appends the step as it is. */
+const PlanStep *emit_step(Emit *e, const Graph *g, const LoweredStep *s, int n,
+                          const LoweredStep *x);
+
+/* ---- emit_tile.c --------------------------------------------------------- */
+
+/* With --tile: adds a PLAN_TILE for steps i and i + 1, which follow it. Returns
+   its kernel's number + 1; 0: no Tile kernel does their work. */
+uint32_t emit_tile(Emit *e, const Graph *g, const LoweredStep *steps, int i);
+
 /* emit_products.c: refuses what a GPU of the options cannot compute. */
 Status emit_check_products(const Module *m, const Options *o, Diag *d);
 /* emit_tables.c */

@@ -105,6 +105,29 @@ static Status put_headers(EmitSo *e, const char *dir) {
     return OK;
 }
 
+/* What a unit includes. */
+static Status put_includes(EmitSo *e, const char *dir, const CudaUnit *u) {
+    CudaHeaders h = cuda_headers(e->a, u->text);
+    for (int i = 0; i < h.len; i++)
+        TRY(put_so_text(e, dir, h.data[i].name, h.data[i].text,
+                        h.data[i].size));
+    return OK;
+}
+
+/* Units include the same files, and that of CUDA Tile another one. */
+static Status put_units(EmitSo *e, const char *dir) {
+    const CudaSource *c = e->src.cuda;
+    for (int i = 0; i < c->units.len; i++) {
+        const CudaUnit *u = &c->units.data[i];
+        if (i == 0) TRY(put_includes(e, dir, u));
+        TRY(put_so_text(e, dir, arena_printf(e->a, "unit%d.cu", i), u->text,
+                        u->size));
+    }
+    if (!c->tiles.len) return OK;
+    TRY(put_includes(e, dir, &c->tile_unit));
+    return put_so_text(e, dir, "tile.cu", c->tile_unit.text, c->tile_unit.size);
+}
+
 /* Readable copies: for --emit-c one set of kernels, since levels differ in
    compiler flags only; for --emit-cuda the units; and the headers that these
    include. */
@@ -126,16 +149,7 @@ static Status put_readable(EmitSo *e) {
     if (!(dir = e->opt->emit_cuda)) return OK;
     e->role = "--emit-cuda";
     TRY(file_folder(e->d, dir, e->opt->guard, e->role));
-    CudaHeaders h = cuda_headers(e->a);
-    for (int i = 0; i < h.len; i++)
-        TRY(put_so_text(e, dir, h.data[i].name, h.data[i].text,
-                        h.data[i].size));
-    for (int i = 0; i < e->src.cuda->units.len; i++) {
-        const CudaUnit *u = &e->src.cuda->units.data[i];
-        char *name = arena_printf(e->a, "unit%d.cu", i);
-        TRY(put_so_text(e, dir, name, u->text, u->size));
-    }
-    return OK;
+    return put_units(e, dir);
 }
 
 /* Writes kernels of a level, in files that begin with `name`, and adds the jobs
@@ -229,6 +243,8 @@ static Status compile_all(EmitSo *e) {
                            c->archs.data, c->archs.len, &c->build);
     TRY(cc_wait(e->d, e->a, e->cache, e->dir, e->jobs.data, e->jobs.len));
     TRY(cuda);
+    if (c && c->tiles.len)
+        TRY(tile_build(e->d, e->a, e->opt->tile, e->cache, e->dir, c));
     if (!isa_is_here(arch))
         TRY(emit_runtime(e->opt, e->d, e->a, e->cache, e->dir, is_object));
     compile_cache_trim(e->cache, COMPILE_CACHE_MOST);
@@ -265,6 +281,13 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
     for (int i = 0; i < nunit; i++)
         section_add_text(w, arena_printf(e->a, "txt:cuda:%d", i),
                          c->units.data[i].text, c->units.data[i].size);
+    for (int i = 0; nunit && c->tiles.len && i < c->tile_archs.len; i++) {
+        section_begin(w, arena_printf(e->a, "tile:%s", c->tile_archs.data[i]));
+        section_put(w, c->tile_images[i].data, c->tile_images[i].size);
+        section_end(w);
+    }
+    if (nunit && c->tiles.len)
+        section_add_text(w, "txt:tile", c->tile_unit.text, c->tile_unit.size);
     if (e->in->model_data)
         section_add_text(w, e->in->model_is_text ? "model.amp" : "model",
                          e->in->model_data, e->in->model_size);

@@ -82,18 +82,21 @@ static Status print_cost(Session *s, const char *cost, const Question *q) {
     return st;
 }
 
-/* The CUDA text, unit by unit. */
+/* The CUDA text, unit by unit, and that of CUDA Tile. */
 static Status print_cuda(Session *s, const SectionFile *f, const Question *q) {
     char name[64], unit[32], *text;
     size_t n;
-    const PlanSection *section;
-    for (int i = 0;; i++) {
+    bool last = false;
+    for (int i = 0; !last; i++) {
         snprintf(name, sizeof name, "txt:cuda:%d", i);
         snprintf(unit, sizeof unit, "unit%d.cu", i);
-        if (!(section = sections_find(f, name))) {
-            if (i && q->json) put("]\n", 2);
-            if (i) return OK;
+        const PlanSection *section = sections_find(f, name);
+        if (!section && !i)
             return fail(&s->diag, (Loc){.file = f->path}, "no GPU code in it");
+        if (!section) {
+            last = true;
+            snprintf(unit, sizeof unit, "tile.cu");
+            if (!(section = sections_find(f, "txt:tile"))) break;
         }
         TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
         if (q->json)
@@ -102,6 +105,8 @@ static Status print_cuda(Session *s, const SectionFile *f, const Question *q) {
             printf("/* %s */\n", unit);
         put_text(s, q, "cuda", unit, text, n);
     }
+    if (q->json) put("]\n", 2);
+    return OK;
 }
 
 static Status print_ir(Session *s, const SectionFile *f, const Question *q) {

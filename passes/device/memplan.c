@@ -67,6 +67,24 @@ static void choose_homes(Plan *p) {
     }
 }
 
+/* With --tile one kernel may do a product and the kernel behind it
+   (emit_tile.c): until then nothing takes the place of the product's
+   operands. */
+static void hold_operands(Plan *p) {
+    Flow *f = p->f;
+    for (int i = 0; i + 1 < f->ngroup; i++) {
+        const Group *x = &p->g->groups.data[i];
+        if (x[0].kind != GROUP_ANCHOR || x[1].kind != GROUP_POINT) continue;
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
+            ValueId r = f->read[k];
+            if (f->last[r.i] != i || value_get(p->g, r)->kind != VK_RESULT)
+                continue;
+            f->last[r.i] = i + 1;
+            f->crowded[r.i] = true;
+        }
+    }
+}
+
 /* ---- blocks -------------------------------------------------------------- */
 
 /* A block whose last use is in `group` and which may hold the group's result
@@ -272,6 +290,7 @@ static Status plan_graph(Graph *g, PassCtx *cx) {
         g->values.data[v].offset = -1;
         g->values.data[v].home = -1;
     }
+    if (cx->opt->tile && g->target == TARGET_CUDA) hold_operands(&p);
     choose_homes(&p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);

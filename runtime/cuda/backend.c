@@ -272,8 +272,8 @@ static void gpu_memory(const ampc_session *s, ampc_memory_info *out) {
 static void gpu_describe(const ampc_session *s, char *text, size_t size) {
     const GpuDevice *d = gpu_of(s);
     snprintf(
-        text, size, "GPU '%s', code for %s, %llu MB of its memory", d->name,
-        d->arch ? d->arch : "none",
+        text, size, "GPU '%s', code for %s%s, %llu MB of its memory", d->name,
+        d->arch ? d->arch : "none", d->tile_arch ? " with CUDA Tile" : "",
         (unsigned long long)((d->bytes + (d->late ? d->late_bytes : 0)) >> 20));
 }
 

@@ -54,6 +54,10 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
     case PLAN_ROWS:
         return kernel_ok(c, t->fn, t) && takes_count(c, t->fn) &&
                asks_ok(c, t) && t->second <= 1;
+    case PLAN_TILE:
+        return t->fn < c->ntile && c->tiles[t->fn].name &&
+               c->tiles[t->fn].blocks > 0 &&
+               c->tiles[t->fn].blocks <= INT32_MAX;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_SUM:
         return c->plan->pars[t->par0] == AMPC_F32 ||
@@ -157,7 +161,8 @@ ampc_status bind_tables(ampc_session *s) {
         m->nprogram * sizeof(GpuProgram) + s->plan->nstep * sizeof(GpuStep) +
         n.products * sizeof(GpuProduct) + m->nvar * sizeof(CUdeviceptr) +
         m->cuda->nunit * sizeof(CUmodule) +
-        m->cuda->nkernel * sizeof(CUfunction) + d->nmark * sizeof(CUevent) +
+        (m->cuda->nkernel + m->cuda->ntile) * sizeof(CUfunction) +
+        d->nmark * sizeof(CUevent) +
         n.params * (sizeof(void *) + sizeof(uint64_t));
     d->tables = mem_alloc(s, d->tables_bytes);
     if (!d->tables) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
@@ -169,6 +174,7 @@ ampc_status bind_tables(ampc_session *s) {
     d->var = cut(&p, m->nvar, sizeof(CUdeviceptr));
     d->units = cut(&p, m->cuda->nunit, sizeof(CUmodule));
     d->kernels = cut(&p, m->cuda->nkernel, sizeof(CUfunction));
+    d->tiles = cut(&p, m->cuda->ntile, sizeof(CUfunction));
     d->marks = cut(&p, d->nmark, sizeof(CUevent));
     d->params = cut(&p, n.params, sizeof(void *));
     d->values = cut(&p, n.params, sizeof(uint64_t));
@@ -330,6 +336,17 @@ static ampc_status bind_own(Binder *b, GpuStep *out) {
     return status;
 }
 
+static void bind_tile(Binder *b, GpuStep *out) {
+    const PlanStep *t = b->t;
+    if (!b->d->tile_arch) return;
+    out->first =
+        (GpuLaunch){.fn = b->d->tiles[t->fn],
+                    .blocks = (unsigned)b->s->m->cuda->tiles[t->fn].blocks,
+                    .threads = 1,
+                    .params = b->d->params};
+    for (uint32_t i = 0; i < t->nref; i++) push(b->d, ref_at(b, i));
+}
+
 typedef struct Scratchpad { /* host memory that open frees */
     ProductKey *keys;
     const char **names;
@@ -346,6 +363,7 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     case PLAN_LAUNCH: return bind_launch(b, out);
     case PLAN_MANY:
     case PLAN_ROWS: return bind_table(b, out);
+    case PLAN_TILE: bind_tile(b, out); return AMPC_OK;
     case PLAN_PRODUCT:
         out->product = &b->d->products[b->d->nbound + p->nproduct];
         p->names[p->nproduct] = out->name;
@@ -368,6 +386,20 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     }
 }
 
+static ampc_status bind_program(Binder *b, Scratchpad *pad) {
+    const PlanRun *r = &b->s->plan->runs[b->program];
+    uint32_t replaced = 0; /* steps before that number */
+    for (uint32_t j = 0; j < r->nstep; j++) {
+        GpuStep *out = &b->d->programs[b->program].steps[j];
+        b->t = &b->s->plan->steps[r->step0 + j];
+        TRY(bind_step(b, out, pad));
+        out->replaced = j < replaced;
+        if (out->kind == PLAN_TILE && out->first.fn)
+            replaced = j + 1 + (uint32_t)b->s->plan->pars[b->t->par0];
+    }
+    return AMPC_OK;
+}
+
 /* * rows: bytes of the tables made so far. */
 static ampc_status bind_programs(ampc_session *s, Scratchpad *pad,
                                  uint64_t *rows) {
@@ -378,10 +410,7 @@ static ampc_status bind_programs(ampc_session *s, Scratchpad *pad,
         b.program = (int)i;
         if (d->programs[i].bound || (d->programs[i].late && !d->late)) continue;
         d->programs[i].bound = true;
-        for (uint32_t j = 0; j < s->plan->runs[i].nstep; j++) {
-            b.t = &s->plan->steps[s->plan->runs[i].step0 + j];
-            TRY(bind_step(&b, &d->programs[i].steps[j], pad));
-        }
+        TRY(bind_program(&b, pad));
         watch_bind(s, (int)i);
     }
     *rows = (uint64_t)(b.row - pad->rows) * sizeof *b.row;

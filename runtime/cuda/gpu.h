@@ -81,6 +81,7 @@ typedef struct GpuStep {
     const LibCopy *sum;     /* PLAN_SUM_NOW, of `from`, .. */
     bool largest;           /* .. or the largest */
     const PlanStep *bucket; /* PLAN_SUM */
+    bool replaced;          /* a PLAN_TILE before it does its work */
     const char *name;
 } GpuStep;
 
@@ -132,9 +133,9 @@ typedef struct GpuDevice {
     ampc_status broken; /* true: the driver or other ranks failed; nothing
                            can be trusted any more */
 
-    CUmodule *units;
-    CUfunction *kernels;
-    const char *arch;
+    CUmodule *units, tile;
+    CUfunction *kernels, *tiles;
+    const char *arch, *tile_arch; /* tile_arch NULL: tiles are not used */
 
     CUdeviceptr memory;
     uint64_t bytes;

@@ -5,6 +5,7 @@
    (sm_90 on a 9.0), then those of the same major version and a lower minor,
    highest first, then PTX that this GPU can run, highest first. If the
    driver rejects an image's content, the next architecture is tried. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,6 +180,59 @@ static ampc_status try_all(ampc_session *s, SectionFile *f) {
     return no_image(s, answers);
 }
 
+/* ---- CUDA Tile ----------------------------------------------------------- */
+
+enum { TILE_DRIVER = 13000 }; /* r580 */
+
+/* The architecture of that image: a Tile image runs on exactly one, since it
+   may use what only that one has. */
+static const char *tile_arch(const GpuDevice *d, const PlanCuda *c) {
+    int have = d->major * 10 + d->minor;
+    for (uint32_t i = 0; i < c->ntile_arch; i++)
+        if (atoi(c->tile_archs[i] + 3) == have) return c->tile_archs[i];
+    return NULL;
+}
+
+static ampc_status find_tiles(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    for (uint32_t i = 0; i < s->m->cuda->ntile; i++) {
+        const char *name = s->m->cuda->tiles[i].name;
+        CUresult e = d->cu.ModuleGetFunction(&d->tiles[i], d->tile, name);
+        if (e != CUDA_OK) return gpu_fail(s, e, "cuModuleGetFunction", name);
+    }
+    return AMPC_OK;
+}
+
+/* The steps that the kernels replace are in the module, too: a driver that
+   cannot load them runs those. */
+static ampc_status load_tiles(ampc_session *s, SectionFile *f) {
+    GpuDevice *d = gpu_of(s);
+    const PlanCuda *c = s->m->cuda;
+    const char *wanted = secure_getenv("AMPC_CUDA_TILE");
+    const char *arch = c->ntile ? tile_arch(d, c) : NULL;
+    char name[40], text[200];
+    PlanSection sec;
+    CUresult refused = CUDA_OK;
+    int driver = 0;
+    bool there;
+    d->cu.DriverGetVersion(&driver);
+    if (!arch || driver < TILE_DRIVER || (wanted && !strcmp(wanted, "0")))
+        return AMPC_OK;
+    snprintf(name, sizeof name, "tile:%.20s", arch);
+    TRY(section_find(f, name, &sec, &there));
+    if (!there) return section_damaged(f, "no section of CUDA Tile");
+    TRY(load_section(s, f, &sec, &d->tile, &refused));
+    if (refused == CUDA_OK) {
+        d->tile_arch = arch;
+        return find_tiles(s);
+    }
+    if (!is_refusal(refused))
+        return gpu_fail(s, refused, "cuModuleLoadDataEx", NULL);
+    session_log(s, "%s is refused: %s; other kernels do its work", name,
+                gpu_error_text(d, refused, text));
+    return AMPC_OK;
+}
+
 /* ---- kernels ------------------------------------------------------------- */
 
 /* Every kernel is looked up here: otherwise its first launch could load it
@@ -204,6 +258,7 @@ ampc_status image_load(ampc_session *s) {
     if (s->m->cuda->nunit == 0) return AMPC_OK;
     ampc_status status = section_open(s, &f);
     if (status == AMPC_OK) status = try_all(s, &f);
+    if (status == AMPC_OK) status = load_tiles(s, &f);
     section_close(&f);
     return status == AMPC_OK ? find_kernels(s) : status;
 }
@@ -214,4 +269,6 @@ void image_unload(ampc_session *s) {
         if (d->units[i]) d->cu.ModuleUnload(d->units[i]);
         d->units[i] = NULL;
     }
+    if (d->tile) d->cu.ModuleUnload(d->tile);
+    d->tile = NULL;
 }

@@ -307,6 +307,7 @@ static ampc_status copy(ampc_session *s, const GpuStep *t) {
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     const GpuStep *t = &gpu_of(s)->programs[program].steps[step];
     TRY(mark(s, step));
+    if (t->replaced) return AMPC_OK;
     if (t->kind == PLAN_SUM) /* else before update */
         return s->whole ? gpu_sum_bucket(s, t->bucket) : AMPC_OK;
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);

@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 17
+#define AMPC_PLAN_VERSION 18
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -126,6 +126,10 @@ typedef enum PlanStepKind {
                      batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs, fn); or where it
                      refuses fn alone, the product and then `epilogue`, a kernel
                      with the same parameters, on its result */
+    PLAN_TILE,    /* PlanCuda.tiles[fn](refs..) does the work of the next
+                     par 0 steps, which are then left out. Where the driver
+                     has no such kernel this step is left out; PLAN_NONE refs
+                     are NULL */
     PLAN_COPY,    /* copies ref 0 to ref 1 by the driver; par: LibCopy */
     /* on any */
     PLAN_SUM, /* the refs, f32 gradients that are final, are summed over ranks;
@@ -278,6 +282,12 @@ typedef struct PlanCudaKernel {
     int64_t per_block;
 } PlanCudaKernel;
 
+/* A kernel of section "tile:ARCH": CUDA Tile chooses its threads. */
+typedef struct PlanTile {
+    const char *name;
+    int64_t blocks;
+} PlanTile;
+
 struct AmpcBackend; /* runtime/program/backend.h */
 
 typedef struct PlanCuda {
@@ -288,6 +298,9 @@ typedef struct PlanCuda {
     const char *const *archs;
     int32_t toolkit;                   /* version of NVRTC: 12080 = 12.8 */
     const struct AmpcBackend *backend; /* keeps its code in the module      */
+    uint32_t ntile, ntile_arch;
+    const PlanTile *tiles;
+    const char *const *tile_archs; /* "sm_100", "sm_90" */
 } PlanCuda;
 
 typedef struct AmpcModule {
@@ -311,7 +324,8 @@ typedef struct AmpcModule {
 /* After the ELF image follow sections that are read by offset and never loaded:
    "weights" (initial values, each 64-byte aligned), "model" (the user's file
    without the tensors that are in "weights"), "ir:STAGE" (text),
-   "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain), "report".  Texts are
+   "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain), "tile:ARCH" (cubin),
+   "report".  Texts are
    packed in one zstd frame, because the texts of neighbouring stages differ
    little, the section "packed".  The last 32 bytes of the file are a PlanTail,
    the directory lies directly before it.  All

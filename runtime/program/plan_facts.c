@@ -204,6 +204,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
                factors < AMPC_NFACTORS &&
                plan_lib_ok(c->t, &exact, PLAN_LIB_GEMM, product_more(t->fn));
     }
+    case PLAN_TILE: return !cpu && t->npar == 1;
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);
     case PLAN_SUM_NOW:
@@ -222,6 +223,14 @@ static bool plan_outputs_ok(const RunCheck *c) {
     return true;
 }
 
+/* A PLAN_TILE replaces steps of its own program. */
+static bool plan_replaces_ok(const RunCheck *c, uint32_t step) {
+    const PlanStep *t = &c->t->steps[c->r->step0 + step];
+    int64_t left = (int64_t)c->r->nstep - step - 1;
+    return t->kind != PLAN_TILE ||
+           (c->t->pars[t->par0] >= 1 && c->t->pars[t->par0] <= left);
+}
+
 static const char *target_defect(const AmpcModule *m, const PlanTarget *t) {
     for (uint32_t i = 0; i < m->nprogram; i++) {
         RunCheck c = {m, t, &m->programs[i], &t->runs[i]};
@@ -229,7 +238,8 @@ static const char *target_defect(const AmpcModule *m, const PlanTarget *t) {
             !plan_outputs_ok(&c))
             return c.p->name;
         for (uint32_t j = 0; j < c.r->nstep; j++)
-            if (!plan_step_ok(&c, &t->steps[c.r->step0 + j]))
+            if (!plan_step_ok(&c, &t->steps[c.r->step0 + j]) ||
+                !plan_replaces_ok(&c, j))
                 return t->steps[c.r->step0 + j].name;
     }
     return NULL;

@@ -52,7 +52,7 @@ void options_dump(const Options *o, StrBuf *sb) {
     INT(targets.len), INT(sidecar_weights), INT(top_k), INT(time_passes);
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
     TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
-    TEXT(symbol), INT(seed), INT(quick), INT(no_fuse), INT(shuffle);
+    TEXT(tile), TEXT(symbol), INT(seed), INT(quick), INT(no_fuse), INT(shuffle);
     J_INT(transforms.len);
     for (int i = 0; i < j->transforms.len; i++) {
         const TransformSpec *t = &j->transforms.data[i];
@@ -356,6 +356,7 @@ const OptionRow options_settings[] = {
     {"--emit-onnx", "f", "emit_onnx=f"},
     {"--report", "f", "report=f"},
     {"--cache", "f", "cache=f"},
+    {"--tile", "f", "tile=f"},
     {"--time-passes", NULL, "time_passes=1"},
     {"--count-underflow", NULL, "count_underflow=1"},
     {"--debug-nonfinite", NULL, "debug_nonfinite=1"},

@@ -8,7 +8,12 @@
 
 #include "tests/sim/module.h"
 
-enum { EM_NVIDIA = 190, INFO_MAX_THREADS = 5, INFO_PARAM = 0x17 };
+enum {
+    EM_NVIDIA = 190,
+    INFO_MAX_THREADS = 5,
+    INFO_PARAM = 0x17,
+    INFO_TILE_PARAM = 0x45 /* seen in tileiras' cubins alone */
+};
 enum { RESERVED_SHARED = 1024 }; /* the system's own, from sm_90 on */
 
 typedef struct Elf {
@@ -53,6 +58,10 @@ static void read_info(const Elf *e, const Elf64_Shdr *s, struct CUfunc_st *f) {
         if (p[0] == 4 && p[1] == INFO_MAX_THREADS && value >= 4)
             memcpy(&f->max_threads, p + 4, 4);
         if (p[0] == 4 && p[1] == INFO_PARAM) f->nparam++;
+        if (p[0] == 4 && p[1] == INFO_TILE_PARAM) {
+            f->nparam++;
+            f->tile = true;
+        }
         p += 4 + (p[0] == 4 ? value : 0);
     }
 }

@@ -11,6 +11,7 @@ struct CUfunc_st {
     CUmodule module;
     char name[SIM_NAME];
     const SimKernel *kernel;
+    bool tile;            /* of CUDA Tile */
     unsigned max_threads; /* launch bounds; 0: none */
     unsigned nparam; /* from a cubin: its parameters; from PTX: the twin's */
     unsigned shared, dynamic_limit; /* bytes: static, and the limit of

@@ -149,6 +149,8 @@ static CUresult check_shape(CUfunction f, SimDim g, SimDim b, unsigned shared) {
         return CUDA_INVALID_VALUE;
     if (f->max_threads && threads > f->max_threads)
         return CUDA_LAUNCH_OUT_OF_RESOURCES;
+    if (f->tile) /* the driver chooses threads and memory */
+        return threads == 1 && !shared ? CUDA_OK : CUDA_INVALID_VALUE;
     return shared > f->dynamic_limit ||
                    (f->dynamic_limit <= SIM_STATIC_SHARED &&
                     shared + f->shared > SIM_STATIC_SHARED)

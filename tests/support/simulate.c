@@ -131,22 +131,30 @@ static const char *read_kernel(const char *p, char name[128], int *bound) {
     }
 }
 
-static void write_wrapper(const char *dir, int unit, const char *text) {
-    static const char mark[] = "extern \"C\" __global__";
-    char path[512], name[128];
+/* The kernels whose declarations begin with `mark`. most: of their threads, if
+   they do not say it. */
+static void list_kernels(FILE *f, const char *text, const char *mark,
+                         int most) {
+    char name[128];
     int bound;
-    snprintf(path, sizeof path, "%s/unit%d.twin.cc", dir, unit);
+    for (const char *p = text; (p = strstr(p, mark)) != NULL;) {
+        p = read_kernel(p + strlen(mark), name, &bound);
+        if (!p) break;
+        fprintf(f, "SIM_KERNEL(%s, %d)\n", name, bound ? bound : most);
+    }
+}
+
+static void write_wrapper(const char *dir, const char *unit, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s.twin.cc", dir, unit);
     FILE *f = fopen(path, "w");
     if (!f) FAIL("%s", path);
     fprintf(f,
             "#include \"device_sim.h\"\nnamespace {\n#include "
-            "\"unit%d.cu\"\n}\nSIM_TWIN(\n",
+            "\"%s.cu\"\n}\nSIM_TWIN(\n",
             unit);
-    for (const char *p = text; (p = strstr(p, mark)) != NULL;) {
-        p = read_kernel(p + sizeof mark - 1, name, &bound);
-        if (!p) break;
-        fprintf(f, "SIM_KERNEL(%s, %d)\n", name, bound);
-    }
+    list_kernels(f, text, "extern \"C\" __global__", 0);
+    list_kernels(f, text, "extern \"C\" __tile_global__", 1);
     fprintf(f, ")\n");
     fclose(f);
 }
@@ -188,26 +196,26 @@ static Twin *twin_of(const char *unit, const char *headers) {
     return built = t;
 }
 
-static void build_twin(const char *dir, int unit, const char *text) {
+static void build_twin(const char *dir, const char *unit, const char *text) {
     char *log = NULL, *root = root_of("tests/sim/sim.h");
     write_wrapper(dir, unit, text);
     int rc = test_command(&log,
                           "g++ %s" TWIN_FLAGS SANITIZE
                           "-I'%s' -I'%stests/sim' -I'%sruntime/cuda' "
                           "-I'%sruntime/cpu' -I'%sruntime/program' "
-                          "'%s/unit%d.twin.cc' -o '%s/unit%d.so'",
+                          "'%s/%s.twin.cc' -o '%s/%s.so'",
                           optimise, dir, root, root, root, root, dir, unit, dir,
                           unit);
-    if (rc) FAIL("%s/unit%d.cu: %s", dir, unit, log);
+    if (rc) FAIL("%s/%s.cu: %s", dir, unit, log);
     if (*log) fprintf(stderr, "%s", log);
     free(log);
     free(root);
 }
 
-static bool add_unit(const char *dir, int unit, const char *headers) {
+static bool add_unit(const char *dir, const char *unit, const char *headers) {
     char path[512];
     size_t n;
-    snprintf(path, sizeof path, "%s/unit%d.cu", dir, unit);
+    snprintf(path, sizeof path, "%s/%s.cu", dir, unit);
     char *text = test_read_file(path, NULL);
     if (!text) return false;
     Twin *t = twin_of(text, headers);
@@ -217,7 +225,7 @@ static bool add_unit(const char *dir, int unit, const char *headers) {
     CompileKey key = key_of_twin(text, headers);
     char *image = *t->path ? test_read_file(t->path, &n)
                            : compile_cache_get(folder, key, &n);
-    snprintf(path, sizeof path, "%s/unit%d.so", dir, unit);
+    snprintf(path, sizeof path, "%s/%s.so", dir, unit);
     for (Twin *x = built; x; x = x->next)
         if (!strcmp(x->path, path)) *x->path = 0;
     unlink(path); /* it may be loaded */
@@ -235,10 +243,12 @@ static bool add_unit(const char *dir, int unit, const char *headers) {
 }
 
 int sim_build_twins(const char *dir) {
-    char *headers;
+    char *headers, unit[32] = "unit0";
     int n = 0;
     test_command(&headers, "cd '%s' && cat *.cuh *.h 2>/dev/null", dir);
-    while (add_unit(dir, n, headers)) n++;
+    while (add_unit(dir, unit, headers))
+        snprintf(unit, sizeof unit, "unit%d", ++n);
+    add_unit(dir, "tile", headers); /* of CUDA Tile */
     free(headers);
     return n;
 }
