@@ -25,19 +25,17 @@ static Status bad_data_fail(Run *r, const RunBatch *batch, const char *what) {
     StrBuf why = {0};
     sb_puts(&why, r->api->error(r->s));
     bool told = r->api->bad_data(r->s, &b) == AMPC_OK && *b.input;
-    if (!told) fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
+    const Feed *f = told ? find_sample(batch, b.input, b.index, &sample) : NULL;
+    if (!f) /* another rank's sample, a loop, a mask */
+        fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
     sb_free(&why);
-    if (!told) return ERR_USER; /* the sample is another rank's */
-    const Feed *f = find_sample(batch, b.input, b.index, &sample);
     if (f)
-        return fail(&r->diag, (Loc){.file = intern(f->file)},
-                    "sample %lld (from 0) has %lld; input '%s' takes %lld to "
-                    "%lld",
-                    (long long)sample, (long long)b.value, b.input,
-                    (long long)b.least, (long long)b.most);
-    return fail(&r->diag, (Loc){0}, "%s: %lld in '%s' is outside %lld..%lld",
-                what, (long long)b.value, b.input, (long long)b.least,
-                (long long)b.most);
+        fail(&r->diag, (Loc){.file = intern(f->file)},
+             "sample %lld (from 0) has %lld; input '%s' takes %lld to "
+             "%lld",
+             (long long)sample, (long long)b.value, b.input, (long long)b.least,
+             (long long)b.most);
+    return ERR_USER;
 }
 
 static Status diverged_fail(Run *r, const RunBatch *batch, const char *what) {

@@ -504,6 +504,38 @@ static void run_fails(const char *options) {
     compiled_close(&c);
 }
 
+/* The ids above 2 are two in each batch of four but the last. */
+TEST_CASE(data, run_names_the_node_of_rows_that_are_too_few) {
+    static const char text[] =
+        "graph forward(%ids: i64[4]) {\n"
+        "  param %w: f32[4,5] = normal(1, 1)\n"
+        "  const %two: i64[] = 2\n"
+        "  %m = greater %ids, %two : bool[4]\n"
+        "  %i = cast %m : i64[4]\n"
+        "  %n = reduce_sum %i {axes=[0], keepdims=0} : i64[]\n"
+        "  %e = sub %n, %two : i64[]\n"
+        "  %y = as_many %w, %e {node=\"put\"} : f32[4,5]\n"
+        "  return %y\n}\n";
+    char file[600], *out = NULL;
+    int64_t v[16];
+    Compiled c = compile_text(text, OPTIONS);
+    snprintf(file, sizeof file, "%s/ids.npy", test_tmpdir());
+    for (int i = 0; i < 16; i++) v[i] = 1 + i % CLASSES;
+    write_labels(file, v, 16);
+    snprintf(file, sizeof file, "%s/t.npy", test_tmpdir());
+    for (int i = 0; i < 16; i++) v[i]--;
+    write_labels(file, v, 16);
+    CHECK_EQ_INT(test_command(&out,
+                              "cd '%s' && '%s' run '%s' --quiet --device cpu "
+                              "--feed ids=ids.npy --feed target=t.npy --eval",
+                              test_tmpdir(), test_ampc(), c.path),
+                 1);
+    CHECK_HAS(out, "node 'put' puts rows where a mask selects, and the mask "
+                   "selects 1 rows more than there are");
+    free(out);
+    compiled_close(&c);
+}
+
 TEST_CASE(data, run_names_file_sample_and_value) {
     run_fails("--steps 8");
     run_fails("--epochs 1 --shuffle");
