@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """--precision f8 beside torchao's emulation of float8 training (maintainers).
 
-usage: f8.py AMPC [--steps N]
+usage: f8.py AMPC [--steps N] [--blocks]
 
 A perceptron of three layers learns classes of drawn points. PyTorch trains it in
 fp32, under autocast in bf16, and there with a float8 layer of torchao
-(tensorwise scales of the present numbers, emulate=True) in the middle; ampc trains it in bf16 and f8, from the same weights on
+(tensorwise scales of the present numbers, emulate=True) in the middle, with --blocks
+one of MXFP8 (scales of blocks of 32, RCEIL, emulated) beside --f8-scales block; ampc trains it in bf16 and f8, from the same weights on
 the same batches, with the same SGD. Prints the losses of some steps and, over
 all steps, the root mean square of the relative distances between the runs, and
 how far the gradients of the first step are apart; status 1 if ampc's f8 is not
@@ -27,6 +28,21 @@ from torch import nn
 BATCH, WIDTH, CLASSES, RATE = 128, 256, 64, 0.5
 
 
+class Blocks(nn.Module):
+    """A linear layer whose three products read MXFP8."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.weight, self.bias = of.weight, of.bias
+
+    def forward(self, x):
+        from torchao.prototype.moe_training import mxfp8_linear as mx
+        y = mx._to_mxfp8_then_scaled_mm(
+            x.bfloat16(), self.weight.bfloat16(), mx.KernelPreference.EMULATED,
+            mx.ScaleCalculationMode.RCEIL)
+        return y + self.bias.bfloat16()
+
+
 def network():
     torch.manual_seed(7)
     layers = []
@@ -43,9 +59,11 @@ def data(steps):
     return x.astype(np.float32), y.astype(np.int64)
 
 
-def in_torch(x, y, steps, precision):
+def in_torch(x, y, steps, precision, blocks):
     net = network()
-    if precision == "f8":
+    if precision == "f8" and blocks:
+        net[2] = Blocks(net[2])
+    elif precision == "f8":
         from torchao.float8 import Float8LinearConfig, \
             convert_to_float8_training
         convert_to_float8_training(
@@ -68,12 +86,12 @@ def in_torch(x, y, steps, precision):
     return np.array(losses), first
 
 
-def in_ampc(ampc, folder, steps, precision):
+def in_ampc(ampc, folder, steps, precision, more):
     out = os.path.join(folder, precision + ".so")
     subprocess.run(
         [ampc, os.path.join(folder, "net.onnx"), "-o", out, "--quick",
          "--precision", precision, "--loss", "cross_entropy",
-         "--optimizer", f"sgd,lr={RATE}"],
+         "--optimizer", f"sgd,lr={RATE}", *more],
         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     log = os.path.join(folder, precision + ".jsonl")
     first = os.path.join(folder, precision + ".safetensors")
@@ -102,6 +120,7 @@ def main():
     at = argparse.ArgumentParser(usage=__doc__)
     at.add_argument("ampc")
     at.add_argument("--steps", type=int, default=50)
+    at.add_argument("--blocks", action="store_true")
     a = at.parse_args()
     ampc = os.path.abspath(a.ampc)
     x, y = data(a.steps)
@@ -117,8 +136,9 @@ def main():
         names = [n for n, _ in net.named_parameters()]
         for p in ("fp32", "bf16", "f8"):
             runs["torch " + p], grads["torch " + p] = in_torch(
-                x, y, a.steps, p)
-            log, first = in_ampc(ampc, folder, a.steps, p)
+                x, y, a.steps, p, a.blocks)
+            more = ["--f8-scales", "block"] if a.blocks and p == "f8" else []
+            log, first = in_ampc(ampc, folder, a.steps, p, more)
             with open(log, encoding="utf-8") as lines:
                 rows = [json.loads(line) for line in lines]
             runs["ampc " + p] = np.array(
