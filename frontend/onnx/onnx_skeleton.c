@@ -161,29 +161,41 @@ static bool strip_node(const Strip *s, const uint8_t *p, const uint8_t *end,
     return strip_parts(&of, p, end, parts, out);
 }
 
-/* The tensor of that name among a graph's initializers. */
-static bool find_tensor(const uint8_t *p, const uint8_t *end, Str name,
-                        Field *t) {
-    Str is;
-    while (p < end && read_field(&p, end, t))
-        if (t->number == GRAPH_INITIALIZER && t->wire == BYTES &&
-            find_name(t->body, t->end, TENSOR_NAME, &is) && is == name)
-            return true;
-    return false;
+/* A graph's initializers by name; of two with one name the first. */
+typedef struct Initializers {
+    Arena *arena; /* NULL: not read yet */
+    StrMap by_name;
+    VEC(Field) list;
+} Initializers;
+
+/* Reads up to the first byte that is no field, which strip_graph refuses. */
+static void read_initializers(Initializers *all, const uint8_t *p,
+                              const uint8_t *end) {
+    Field t;
+    Str name;
+    all->arena = arena_new();
+    while (p < end && read_field(&p, end, &t)) {
+        if (t.number != GRAPH_INITIALIZER || t.wire != BYTES ||
+            !find_name(t.body, t.end, TENSOR_NAME, &name) || !name ||
+            str_map_get(&all->by_name, name) >= 0)
+            continue;
+        str_map_put(all->arena, &all->by_name, name, all->list.len);
+        vec_push(all->arena, &all->list, t);
+    }
 }
 
 /* The name of the variable that TorchScript wrote as an Identity of an equal
-   tensor, *t (split_identities in onnx_names.c); NULL: the node is another. */
-static Str copied_variable(const Strip *s, const Field *node,
-                           const uint8_t *graph, const uint8_t *end, Field *t) {
-    Str op, from, to;
+   tensor, *from (split_identities in onnx_names.c); NULL: the node is
+   another. */
+static Str copied_variable(const Strip *s, const Field *node, Str *from) {
+    Str op, to;
     if (!find_name(node->body, node->end, NODE_OP, &op) || !op ||
         strcmp(op, "Identity") ||
         !find_name(node->body, node->end, NODE_OUTPUT, &to) || !to ||
         module_find_var(s->m, to) < 0 ||
-        !find_name(node->body, node->end, NODE_INPUT, &from) || !from)
+        !find_name(node->body, node->end, NODE_INPUT, from) || !*from)
         return NULL;
-    return find_tensor(graph, end, from, t) ? to : NULL;
+    return to;
 }
 
 /* That variable has values of its own now: a tensor takes the node's place.
@@ -203,22 +215,31 @@ static bool put_variable(const Strip *s, const Field *t, Str name,
     return ok;
 }
 
-static bool strip_graph(const Strip *s, const uint8_t *p, const uint8_t *end,
-                        StrBuf *out) {
+/* Writes a field of the graph at `graph`. */
+static bool strip_field(const Strip *s, const Field *f, const uint8_t *graph,
+                        const uint8_t *end, Initializers *all, StrBuf *out) {
     static const Part parts[] = {
         {GRAPH_NODE, strip_node}, {GRAPH_INITIALIZER, strip_tensor}, {0}};
+    Str from, copied = f->number == GRAPH_NODE && f->wire == BYTES
+                           ? copied_variable(s, f, &from)
+                           : NULL;
+    if (copied && !all->arena) read_initializers(all, graph, end);
+    int at = copied ? str_map_get(&all->by_name, from) : -1;
+    return at >= 0 ? put_variable(s, &all->list.data[at], copied, out)
+                   : strip_parts(s, f->start, f->end, parts, out);
+}
+
+static bool strip_graph(const Strip *s, const uint8_t *p, const uint8_t *end,
+                        StrBuf *out) {
     const uint8_t *graph = p;
-    Field f, t;
-    while (p < end) {
-        if (!read_field(&p, end, &f)) return false;
-        Str copied = f.number == GRAPH_NODE && f.wire == BYTES
-                         ? copied_variable(s, &f, graph, end, &t)
-                         : NULL;
-        if (copied ? !put_variable(s, &t, copied, out)
-                   : !strip_parts(s, f.start, f.end, parts, out))
-            return false;
-    }
-    return true;
+    Initializers all = {0};
+    bool ok = true;
+    Field f;
+    while (ok && p < end)
+        ok = read_field(&p, end, &f) &&
+             strip_field(s, &f, graph, end, &all, out);
+    if (all.arena) arena_free(all.arena);
+    return ok;
 }
 
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out) {
