@@ -4,8 +4,8 @@
    another kind of processor, such as aarch64, it runs $CC_aarch64, by default
    aarch64-linux-gnu-gcc, and binutils of that prefix.                       */
 #define _GNU_SOURCE
-#include "codegen/module/embed.h"
-#include "codegen/module/emit.h"
+#include "codegen/embed.h"
+#include "codegen/emit.h"
 
 #include <errno.h>
 #include <fcntl.h>

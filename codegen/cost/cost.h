@@ -9,7 +9,7 @@
 #ifndef AMPC_CODEGEN_MODULE_COST_H
 #define AMPC_CODEGEN_MODULE_COST_H
 
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 
 /* FIELD(name): numbers of one step.
      mma        FLOPs of a product or convolution, 2 for each multiply-add

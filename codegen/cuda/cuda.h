@@ -18,7 +18,7 @@
 #define AMPC_CODEGEN_CUDA_CUDA_H
 
 #include "codegen/kernel/kir.h"
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 #include "runtime/program/lib.h"
 
 /* ---- print_cuda*.c ------------------------------------------------------- */

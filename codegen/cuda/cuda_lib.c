@@ -8,7 +8,7 @@
    lib.def; the members added here (tiles, slices, grids) depend on shapes and
    dtypes only.                                                              */
 #include "codegen/cuda/cuda_lib.h"
-#include "codegen/module/embed.h"
+#include "codegen/embed.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_target.c: which GPU architectures a module gets code for (cuda.h). */
 #include "codegen/cuda/cuda.h"
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 #include "passes/device/fold.h"
 
 #include <stdlib.h>

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "codegen/module/embed.h"
-#include "codegen/module/emit.h"
+#include "codegen/embed.h"
+#include "codegen/emit.h"
 #include "ir/base/files.h"
 
 #define CC_RELOCATABLE                                                         \

@@ -7,7 +7,7 @@
    end.                                                                      */
 #define _GNU_SOURCE
 #include "codegen/module/emit_plan.h"
-#include "codegen/module/embed.h"
+#include "codegen/embed.h"
 #include "passes/device/fold.h"
 #include "runtime/program/lib.h"
 

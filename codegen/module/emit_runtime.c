@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 #include "ir/base/files.h"
 #include "ir/base/terminal.h"
 

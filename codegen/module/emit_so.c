@@ -10,7 +10,7 @@
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/kir.h"
 #include "codegen/cost/cost.h"
-#include "codegen/module/embed.h"
+#include "codegen/embed.h"
 #include "ir/base/files.h"
 #include "ir/base/leave.h"
 #include "ir/base/terminal.h"

@@ -9,8 +9,8 @@
    define the same name. */
 #define _GNU_SOURCE
 #include "codegen/codegen.h"
-#include "codegen/module/embed.h"
-#include "codegen/module/emit.h"
+#include "codegen/embed.h"
+#include "codegen/emit.h"
 #include "ir/base/files.h"
 
 #include <ctype.h>

@@ -2,7 +2,7 @@
 /* emit_weights.c: initial values to section "weights" or to a safetensors file
    beside the module (emit.h).                                               */
 #define _POSIX_C_SOURCE 200809L
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* section.c: see section.h. */
 #define _POSIX_C_SOURCE 200809L
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
 #ifndef AMPC_FRONTEND_DRIVER_CMD_AUDIT_H
 #define AMPC_FRONTEND_DRIVER_CMD_AUDIT_H
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/run/run_cmd.h"
 #include "passes/common/twin.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "codegen/codegen.h"
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 #include "frontend/cli/kept.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/report/report.h"

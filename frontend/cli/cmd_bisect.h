@@ -9,7 +9,7 @@
 #ifndef AMPC_FRONTEND_DRIVER_CMD_BISECT_H
 #define AMPC_FRONTEND_DRIVER_CMD_BISECT_H
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/run/run_cmd.h"
 #include "ir/eval/evaluate.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "codegen/codegen.h"
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/cli/cmd_measure.h"
 #include "frontend/report/report.h"

@@ -2,7 +2,7 @@
 /* cmd_summary.c: describes a module in a few lines, as `ampc inspect`
    begins. */
 #include "codegen/cuda/cuda.h"
-#include "codegen/module/emit.h"
+#include "codegen/emit.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/report/report.h"

@@ -4,7 +4,7 @@
 #ifndef AMPC_FRONTEND_CLI_EXPORT_WEIGHTS_H
 #define AMPC_FRONTEND_CLI_EXPORT_WEIGHTS_H
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "frontend/cli/adapters.h"
 #include "frontend/cli/cmd.h"
 #include "runtime/files/safetensors.h"

@@ -4,7 +4,7 @@
 #ifndef AMPC_FRONTEND_CLI_KEPT_H
 #define AMPC_FRONTEND_CLI_KEPT_H
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "frontend/cli/cmd.h"
 
 /* The IR after a pass. */

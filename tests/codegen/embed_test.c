@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/module/embed.h"
+#include "codegen/embed.h"
 #include "tests/harness.h"
 
 TEST_CASE(embed, files_are_the_sources) {

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "codegen/codegen.h"
-#include "codegen/module/embed.h"
-#include "codegen/module/section.h"
+#include "codegen/embed.h"
+#include "codegen/section.h"
 #include "frontend/cli/options_text.h"
 #include "ir/base/files.h"
 #include "ir/text/text.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "tests/harness.h"
 
 static const char model[] =

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "tests/support/compiled.h"
 
 typedef struct Module {

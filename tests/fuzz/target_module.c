@@ -6,7 +6,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "tests/fuzz/fuzz.h"
 
 void module_run(const uint8_t *p, size_t n) {

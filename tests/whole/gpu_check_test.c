@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "codegen/cost/roofline.h"
 #include "runtime/cuda/peak.h"
 #include "tests/support/cuda_gpu.h"

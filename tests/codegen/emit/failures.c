@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "runtime/ampc.h"
 #include "tests/codegen/emit/emit.h"
 #include "tests/harness.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "tests/codegen/emit/emit.h"
 #include "tests/harness.h"
 

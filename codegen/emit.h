@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* emit.h: declarations shared by the files that write a module.
+/* emit.h: declarations shared by the files that write a module, in module/
+   if no folder is named.
 
    emit_plan.c      programs to tables and initial values
    emit_tables.c    tables to C text
    emit_weights.c   initial values to a section or to safetensors
-   emit_cc.c        runs the system's C compiler
-   emit_cuda.c      GPU steps and kernels (cuda.h)
-   tile_build.c     CUDA Tile kernels to cubins, by NVRTC and tileiras
-   cost.c           the work of the steps in numbers (cost.h)
+    c/emit_cc.c      runs the system's C compiler
+    cuda/emit_cuda.c GPU steps and kernels (cuda.h)
+    cuda/tile_build.c CUDA Tile kernels to cubins, by NVRTC and tileiras
+    cost/cost.c      the work of the steps in numbers (cost.h)
    emit_runtime.c   the runtime for another kind of processor
    emit_so.c        puts it all into one file
    emit_source.c    or writes it as C
    emit_object.c    or as an object to link into a program                  */
-#ifndef AMPC_CODEGEN_MODULE_EMIT_H
-#define AMPC_CODEGEN_MODULE_EMIT_H
+#ifndef AMPC_CODEGEN_EMIT_H
+#define AMPC_CODEGEN_EMIT_H
 
 #include "codegen/codegen.h"
 #include "codegen/levels.h"
 #include "codegen/cache/compile_cache.h"
-#include "codegen/module/embed.h"
-#include "codegen/module/section.h"
+#include "codegen/embed.h"
+#include "codegen/section.h"
 
 /* A piece of section "weights". */
 typedef struct WeightPiece {

@@ -15,8 +15,8 @@
    compiled with -ID, `#include "runtime/program/plan.h"` works.
 
    Both outlive main; nothing here is allocated. */
-#ifndef AMPC_CODEGEN_MODULE_EMBED_H
-#define AMPC_CODEGEN_MODULE_EMBED_H
+#ifndef AMPC_CODEGEN_EMBED_H
+#define AMPC_CODEGEN_EMBED_H
 
 #include <stddef.h>
 

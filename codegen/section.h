@@ -4,8 +4,8 @@
    "model", the user's ONNX graph without the tensors that are variables (or
    "model.amp", the text), and "weights.json", where these are in "weights", as
    the header of a safetensors file says it.                                 */
-#ifndef AMPC_CODEGEN_MODULE_SECTION_H
-#define AMPC_CODEGEN_MODULE_SECTION_H
+#ifndef AMPC_CODEGEN_SECTION_H
+#define AMPC_CODEGEN_SECTION_H
 
 #include "ir/base/base.h"
 #include "runtime/program/plan.h"
