@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/contract.h"
 #include "runtime/base/try.h"
 
 bool rows_has(const ampc_session *s, const PlanTensor *t) {
@@ -56,6 +57,7 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
                       size_t nin, int64_t first, int64_t n,
                       const ampc_input **out) {
     const PlanProgram *p = &s->m->programs[program];
+    CONTRACT(first >= 0 && n > 0 && n <= s->batch);
     size_t need = rounded(nin * sizeof *in);
     for (uint32_t i = 0; i < p->nin; i++) {
         uint64_t bytes = 0;
@@ -91,6 +93,7 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
             memcpy(room + (size_t)k * each, from + (size_t)(n - 1) * each,
                    each);
         room += rounded(to[i].bytes);
+        CONTRACT(room <= s->rows.data + s->rows.bytes);
     }
     *out = to;
     return AMPC_OK;
@@ -99,6 +102,7 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
 /* ---- training ------------------------------------------------------------ */
 
 static ampc_status set_valid(ampc_session *s, int64_t n) {
+    CONTRACT(n > 0 && n <= s->own_batch);
     uint64_t value = 0;
     int v = s->known[VAR_VALID];
     if (v < 0 || !scalar_encode(s->m->vars[v].dtype, (double)n, &value))

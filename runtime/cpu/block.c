@@ -141,6 +141,7 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
     *p = (GemmBlocks){.batch = block_gemm_batch(g),
                       .k = block_length(kind, g->k),
                       .a_as_is = block_gemm_as_is(g, kind)};
+    CONTRACT(threads > 0);
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
     /* Bytes per worker: enough for the largest blocks for any number of
        threads. */
@@ -159,6 +160,11 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
     else
         block_gemm_cuts(g, rows, threads, p);
     block_gemm_items(g, p);
+    CONTRACT(p->mc > 0 && p->mc % rows == 0);
+    CONTRACT(p->nc > 0 && p->nc % BLOCK_COLS == 0);
+    CONTRACT(p->nsplit * p->ksplit >= p->k);
+    CONTRACT(p->k == 0 || (p->kc > 0 && p->kc <= p->ksplit));
+    CONTRACT(p->items > 0 && p->grain > 0);
     int64_t again = tiles || p->columns ? 1 : GEMM_AGAIN;
     p->a_whole =
         (p->prepack || p->columns) && p->nblocks > again && !p->a_as_is;

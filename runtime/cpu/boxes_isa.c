@@ -34,6 +34,7 @@ static KeptBoxes kept_none(const SuppressRun *r, int worker) {
 INLINE float box_area(const float *b) { return (b[2] - b[0]) * (b[3] - b[1]); }
 
 static void keep_box(KeptBoxes *k, const float *b) {
+    CONTRACT(k->n < k->y0 - k->x0);
     k->x0[k->n] = b[0];
     k->y0[k->n] = b[1];
     k->x1[k->n] = b[2];

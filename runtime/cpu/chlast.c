@@ -191,6 +191,7 @@ int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
                     s->first[1] + y * d[1].result_step;
                 to = to * d[2].result + s->first[2];
                 for (int64_t x = 0; x < s->count[2]; x += every, n++) {
+                    CONTRACT((at + x * step[2]) * p->cb <= INT32_MAX);
                     row[n] = (int32_t)((at + x * step[2]) * p->cb);
                     place[n] = (int32_t)(to + x * d[2].result_step);
                 }
@@ -265,6 +266,7 @@ int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
 
 void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order) {
     enum { SORTS = 256, MOST = CHLAST_POINTS + BLOCK_ROWS };
+    CONTRACT(p->block > 0 && p->block <= MOST);
     for (int64_t first = 0; first < n; first += p->block) {
         int64_t len = min64(p->block, n - first);
         int32_t begin[SORTS + 1] = {0}, of[MOST];
@@ -279,6 +281,7 @@ void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order) {
 
 void chlast_lists(const ChlastPlan *p, int64_t n, const uint64_t *taps,
                   int32_t *list, int32_t *many) {
+    CONTRACT(n <= p->count && p->p.taps <= CHLAST_TAPS);
     for (int64_t t = 0; t < p->p.taps; t++) {
         many[t] = 0;
         for (int32_t i = 0; i < n; i++)

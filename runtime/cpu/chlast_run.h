@@ -44,6 +44,7 @@ typedef struct ChlastRun {
 } ChlastRun;
 
 INLINE int64_t chlast_block(const ChlastRun *r, int64_t b) {
+    CONTRACT(b >= 0 && b < r->c.cblocks);
     return min64(r->c.cb, r->c.p.cs - b * r->c.cb);
 }
 
@@ -53,6 +54,7 @@ INLINE int64_t chlast_channels(const ChlastRun *r, int64_t b) {
 }
 
 INLINE float *chlast_stage_at(const ChlastRun *r, int64_t b) {
+    CONTRACT(b >= 0 && b < r->c.cblocks);
     return r->stage + b * r->c.points * r->c.cb;
 }
 

@@ -125,6 +125,7 @@ static void conv_inner(ConvPlan *p) {
 }
 
 void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p) {
+    CONTRACT(c->group > 0 && c->c % c->group == 0 && c->k % c->group == 0);
     memset(p, 0, sizeof *p);
     p->dgrad = dgrad;
     p->n = c->n;
@@ -167,6 +168,7 @@ void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
     conv_rows(p, threads);
     conv_inner(p);
     int64_t k = p->cs * p->taps;
+    CONTRACT(p->rows > 0 && p->vw > 0 && p->ld % BLOCK_LANES == 0);
     int64_t work = p->m * k * p->rows * p->vw + p->cs * p->chan;
     p->grain = work < CONV_GRAIN ? ceil_div(CONV_GRAIN, work + 1) : 1;
     p->packed = conv_bytes(p->group * round_up(p->m, BLOCK_ROWS) * k);
@@ -176,6 +178,7 @@ void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
 }
 
 void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s) {
+    CONTRACT(index >= 0 && index < p->subs);
     s->taps = 1;
     for (int i = 2; i >= 0; i--) {
         const ConvDim *d = &p->dim[i];

@@ -96,6 +96,7 @@ size_t cpu_conv_dgrad_sums_scratch(const LibConvDgradSums *c, int threads) {
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads) {
     int64_t least = threads > 1 ? 2 * threads : 1;
     int64_t image = c->k * lib_volume(p->in);
+    CONTRACT(threads > 0);
     int64_t images = image > 0 ? CONV_POOLED * threads / image : c->n;
     if (images < least) images = least;
     return images < c->n ? images : c->n;

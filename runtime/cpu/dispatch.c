@@ -28,11 +28,14 @@
 #define LEVEL_none
 
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
+    CONTRACT(lib < PLAN_NLIB);
+    CONTRACT((uintptr_t)c->scratch % 64 == 0);
     switch (lib) {
 #define OPERAND(role, x, f, dtypes) ARG_##role(x)
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     case PLAN_LIB_##E: {                                                       \
         const name##_refs *r = (const void *)c->buf;                           \
+        CONTRACT(l->name); /* the module names all that its steps need */      \
         l->name(LEVEL_##tiles c->pool, c->par operands ARG_##scratch);         \
         break;                                                                 \
     }

@@ -28,6 +28,7 @@ INLINE int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
         off += b % g->batch_dim[i] * stride[i];
         b /= g->batch_dim[i];
     }
+    CONTRACT(b == 0);
     return off;
 }
 

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/contract.h"
 #include "runtime/program/lib.h"
 
 typedef enum AmpcIsa {
@@ -33,7 +34,10 @@ typedef enum AmpcIsa {
 
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    CONTRACT(b > 0);
+    return (a + b - 1) / b;
+}
 static inline int64_t round_up(int64_t a, int64_t b) {
     return ceil_div(a, b) * b;
 }

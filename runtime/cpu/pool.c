@@ -172,10 +172,12 @@ void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx) {
         fn(ctx, 0, n, 0);
         return;
     }
+    CONTRACT(!(atomic_load(&p->state) & (POOL_OPEN | POOL_INSIDE)));
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
     p->chunk = grain * pool_chunk(ceil_div(n, grain), p->threads);
+    CONTRACT(p->chunk > 0 && p->chunk % grain == 0);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     uint64_t s = atomic_load_explicit(&p->state, memory_order_relaxed);
     atomic_store(&p->state, (s + POOL_JOB) | POOL_OPEN);

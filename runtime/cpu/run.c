@@ -18,6 +18,9 @@ typedef struct BindCtx {
 } BindCtx;
 
 static void *bind_ref(BindCtx *cx, const PlanRef *r, void **slot) {
+    CONTRACT(r->space != PLAN_VAR ||
+             (r->index < cx->s->m->nvar &&
+              r->offset <= cx->s->m->vars[r->index].bytes));
     switch (r->space) {
     case PLAN_ARENA: return (char *)cx->d->arena + r->offset;
     case PLAN_VAR: return (char *)cx->d->var[r->index] + r->offset;
@@ -55,6 +58,7 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
 static void bind_part(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf,
                       int64_t *par) {
     int64_t lo, hi;
+    CONTRACT(t->npar > 0 && t->split > 0);
     shard_elements(cx->s, t, 0, session_rank(cx->s), &lo, &hi);
     memcpy(par, b->par, t->npar * sizeof *par);
     par[0] = hi - lo;
@@ -244,6 +248,7 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
         buf += t->nref + t->ep_nref;
         par += t->split ? t->npar : 0;
     }
+    CONTRACT(b->npatch == npatch && (char *)par == mem + bytes);
     ampc_status status = keep(s, p, r, b);
     if (status == AMPC_OK) return status;
     mem_free(s, b->memory, b->bytes);
@@ -292,6 +297,7 @@ static void has_written(ampc_session *s, int program, uint32_t step) {
 
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     const CpuDevice *d = s->device;
+    CONTRACT(d->bound[program].memory); /* cpu_prepare */
     BoundStep *t = &d->bound[program].steps[step];
     s->spared = is_spared(t);
     if (s->spared) return AMPC_OK;

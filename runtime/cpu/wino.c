@@ -108,6 +108,7 @@ int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
     p->rows = max64(1, tiles / p->wide);
     if (threads > 1) p->rows = min64(p->rows, max64(1, all / items));
     p->rows = wino_rows(p->rows, p->wide);
+    CONTRACT(p->rows > 0);
     tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * 3 * BLOCK_COLS);
@@ -133,6 +134,7 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     }
     if (!wino_staged(&same, 0, p->edge, &p->dy)) return 0;
     int64_t images = min64(p->x.images, p->dy.images);
+    CONTRACT(images > 0);
     p->x.images = p->dy.images = images;
     p->cols = p->dy.cb * p->dy.cblocks;
     int64_t turn = sums > WINO_SUMS ? 2 * WINO_TURN : WINO_TURN;

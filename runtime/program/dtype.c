@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dtype.c: see dtype.h. */
+#include "runtime/base/contract.h"
 #include "runtime/program/dtype.h"
 
 #include <inttypes.h>
@@ -64,6 +65,7 @@ typedef struct Order {
 } Order;
 
 static void choose(Order *o, uint32_t axis) {
+    CONTRACT(axis < AMPC_MAX_RANK && !o->used[axis] && o->n < AMPC_MAX_RANK);
     o->used[axis] = true;
     o->axis[o->n++] = axis;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quantized.c: see quantized.h. */
+#include "runtime/base/contract.h"
 #include "runtime/program/quantized.h"
 
 #include <math.h>
@@ -27,6 +28,7 @@ static float scale_of(int code, const float *x, int n) {
 
 void quantized_put(int code, const float *x, int64_t first, int n, void *q,
                    float *scale) {
+    CONTRACT(first % QUANTIZED_BLOCK == 0 && n > 0 && n <= QUANTIZED_BLOCK);
     float s = scale[first / QUANTIZED_BLOCK] = scale_of(code, x, n);
     int end = code == QUANTIZED_INT8 ? 127 : 7;
     for (int i = 0; i < n; i++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/contract.h"
 #include "runtime/base/host.h"
 #include "runtime/base/try.h"
 
@@ -55,6 +56,7 @@ void mem_free(const ampc_session *s, void *p, size_t bytes) {
 }
 
 ampc_status room_for(ampc_session *s, Room *r, size_t bytes) {
+    CONTRACT(!r->bytes == !r->data);
     if (bytes <= r->bytes) return AMPC_OK;
     room_close(s, r);
     r->data = mem_alloc(s, bytes);
@@ -97,6 +99,7 @@ bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
 }
 
 PlanRef output_ref(const ampc_session *s, int program, int i) {
+    CONTRACT(i >= 0 && (uint32_t)i < s->m->programs[program].nout);
     return s->plan->refs[s->plan->runs[program].out0 + (uint32_t)i];
 }
 
@@ -106,6 +109,7 @@ PlanRef var_ref(uint32_t var, uint64_t offset) {
 
 ampc_status var_number(ampc_session *s, int var, double dflt, double *out) {
     uint64_t value = 0;
+    CONTRACT(var < (int)s->m->nvar);
     *out = dflt;
     if (var < 0 || s->m->vars[var].rank != 0) return AMPC_OK;
     const PlanVar *v = &s->m->vars[var];
@@ -390,6 +394,7 @@ ampc_status session_refresh(ampc_session *s) {
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin) {
     int program = s->program[id];
+    CONTRACT(program >= 0);
     TRY(inputs_check(s, &s->m->programs[program], in, nin, s->addr));
     TRY(session_prepare(s, id));
     if (!session_on_masters(s, id)) TRY(session_refresh(s));

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/contract.h"
 #include "runtime/base/crc.h"
 #include "runtime/base/try.h"
 #include "runtime/program/dtype.h"
@@ -86,6 +87,7 @@ void comm_add(void *sum, const void *x, size_t n, int32_t dtype) {
         return;
     }
     float *to = sum;
+    CONTRACT(dtype == AMPC_DTYPE_F32 || dtype_bytes((uint32_t)dtype) == 2);
     if (dtype == AMPC_DTYPE_F32)
         for (size_t i = 0; i < n; i++) to[i] += ((const float *)x)[i];
     else
@@ -149,6 +151,7 @@ static ampc_status add_up(ampc_session *s, void *data, size_t n,
 ampc_status comm_broadcast(ampc_session *s, void *data, size_t bytes, int root,
                            const char *what) {
     const ampc_comm *c = s->opt.comm;
+    CONTRACT(root >= 0 && root < c->world);
     if (c->broadcast(c->ctx, data, bytes, root) == 0) return AMPC_OK;
     return comm_failed(s, what);
 }
@@ -157,6 +160,7 @@ ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
                         const char *what) {
     const ampc_comm *c = s->opt.comm;
     ampc_status status = AMPC_OK;
+    for (int r = 0; r < c->world; r++) CONTRACT(at[r] <= at[r + 1]);
     if (HAS(c, gather))
         return c->gather(c->ctx, data, at) ? comm_failed(s, what) : AMPC_OK;
     for (int r = 0; r < c->world && status == AMPC_OK; r++)

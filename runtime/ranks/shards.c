@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/contract.h"
 
 /* How a variable is divided: the step and tensor that update it. */
 typedef struct Spread {
@@ -44,6 +45,7 @@ static uint32_t tensors_of(const PlanStep *t) {
 }
 
 static uint32_t tensor_of(const PlanStep *t, uint32_t ref) {
+    CONTRACT(ref < t->nref);
     return ref / (t->nref / tensors_of(t));
 }
 
@@ -71,12 +73,14 @@ void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
     if (!x) x = spread_of(s, t, tensor, PLAN_STATE);
     int64_t n = s->plan->pars[t->par0 + tensor];
     int64_t unit = x ? x->unit : t->split;
+    CONTRACT(n >= 0 && unit > 0);
     int64_t units = n / unit + (n % unit > 0);
     int world = x ? s->opt.comm->world : 1;
     int64_t from = units * (x ? rank : 0) / world;
     int64_t to = units * (x ? rank + 1 : 1) / world;
     *lo = from < units ? from * unit : n;
     *hi = to < units ? to * unit : n;
+    CONTRACT(0 <= *lo && *lo <= *hi && *hi <= n);
 }
 
 /* Byte range of variable `var` on a rank; x: how it is divided. */
@@ -339,13 +343,14 @@ static ampc_status move_part(ampc_session *s, ProgramId id, bool averages,
 static ampc_status hand_out_some(ampc_session *s, ProgramId id, bool averages) {
     uint64_t *at = s->shards->at;
     int me = s->opt.comm->rank, world = s->opt.comm->world;
-    size_t bytes;
-    char *block = (char *)sums_scratch(s, &bytes); /* as large as the
-                                                      gradients */
+    size_t bytes, room;
+    char *block = (char *)sums_scratch(s, &room); /* as large as the
+                                                     gradients */
     for (int r = 0; r < world; r++) {
         move_part(s, id, averages, r, MOVE_NOTHING, block, &bytes);
         at[r + 1] = at[r] + bytes;
     }
+    CONTRACT(at[world] <= room);
     if (averages && at[world] == 0) return AMPC_OK;
     ampc_status status =
         move_part(s, id, averages, me, MOVE_OUT, block + at[me], &bytes);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/contract.h"
 #include "runtime/base/try.h"
 
 #include "runtime/base/glibc.h" /* last */
@@ -118,10 +119,12 @@ static int sum_block(const ampc_session *s, uint32_t dtype, float *block,
 static int sum_next(ampc_session *s) {
     struct Sums *x = s->sums;
     const PlanStep *t = bucket_step(s, x->summed);
+    CONTRACT(t); /* sums_ready counts those that there are */
     size_t n = bucket_cut(s, t);
     uint32_t dtype = (uint32_t)s->plan->pars[t->par0];
     float *block = x->block + x->at;
     x->at += n;
+    CONTRACT(x->at * sizeof *block <= x->bytes);
     x->begin = now_ns();
     int failed = bucket_move(s, t, block, false) != AMPC_OK ||
                  sum_block(s, dtype, block, n);

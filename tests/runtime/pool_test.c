@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/cpu/kernels.h"
 #include "tests/harness.h"
@@ -176,3 +178,23 @@ TEST_CASE(pool, workers_block_all_signals_but_faults) {
     }
     pool_destroy(p);
 }
+
+#ifdef __SANITIZE_ADDRESS__
+static void nested(void *ctx, int64_t lo, int64_t hi, int worker) {
+    (void)lo, (void)hi, (void)worker;
+    pool_run(ctx, 8, 1, nested, ctx);
+}
+
+/* contract.h, of which a build without the sanitizers has nothing. */
+TEST_CASE(pool, a_broken_contract_ends_the_process) {
+    int status;
+    pid_t child = fork();
+    if (!child) {
+        AmpcPool *p = pool_create(2);
+        pool_run(p, 8, 1, nested, p);
+        _exit(0);
+    }
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+}
+#endif
