@@ -304,6 +304,7 @@ TEST_CASE(parse, mistakes) {
         {"module m {class_axis=8}", "an axis is 0 to 7"},
         {"module m {class_axis=-1}", "an axis is 0 to 7"},
         {"graph g() { %\"abc }", "does not end on its line"},
+        {"graph g() { %\"a\nb\" = exp 1 }", "does not end on its line"},
         {"graph g() { %\"\\x00\" = exp 1 }", "escapes are"},
         {"graph g() { %\"\\x4G\" = exp 1 }", "escapes are"},
         {"graph g() { %\"\\x4g\" = exp 1 }", "escapes are"},
