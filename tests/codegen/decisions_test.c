@@ -189,8 +189,7 @@ static void add_plan(Found *f, const Module *m, const PlanSource *src) {
 /* ---- compiling ----------------------------------------------------------- */
 
 static void set_options(Options *o, Diag *d, const char *words) {
-    char text[400];
-    snprintf(text, sizeof text, "%s", words);
+    char *text = arena_dup(o->arena, words, strlen(words) + 1); /* o keeps it */
     for (char *w = strtok(text, " "); w;) {
         char *value = strtok(NULL, " ");
         bool used;
