@@ -447,3 +447,42 @@ TEST_CASE(onnx_lost, parameters_that_equal_others) {
         made_end(&m);
     }
 }
+
+/* F.binary_cross_entropy in torch.export's parts, of which one may differ: only
+   the whole is the loss. rows: the probability that misses, the target in the
+   second product, the number of t - 1, of the bound, of 1 - p. */
+TEST_CASE(onnx_lost, binary_cross_entropy_is_of_one_probability) {
+    static const struct {
+        const char *miss, *target;
+        float less, bound, more;
+    } rows[] = {{"p", "t", 1, -100, 1}, {"q", "t", 1, -100, 1},
+                {"p", "u", 1, -100, 1}, {"p", "t", 2, -100, 1},
+                {"p", "t", 1, -50, 1},  {"p", "t", 1, -100, 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "pytorch");
+        for (const char *in = "pqtu"; *in; in++)
+            made_input(&m, arena_printf(m.a, "%c", *in), DT_F32, "2,3");
+        made_f32(&m, "val_1", "", rows[i].less);
+        made_f32(&m, "val_2", "", rows[i].more);
+        made_f32(&m, "val_3", "", rows[i].bound);
+        made_node(&m, "Sub", "t,val_1", "t1");
+        made_node(&m, "Neg", rows[i].miss, "minus");
+        made_node(&m, "Add", "minus,val_2", "rest");
+        made_node(&m, "Log", "rest", "log_rest");
+        made_node(&m, "Max", "log_rest,val_3", "max_rest");
+        made_node(&m, "Mul", "t1,max_rest", "missed");
+        made_node(&m, "Log", "p", "log_p");
+        made_node(&m, "Max", "log_p,val_3", "max_p");
+        made_node(&m, "Mul", arena_printf(m.a, "%s,max_p", rows[i].target),
+                  "hit");
+        told(&m, made_node(&m, "Sub", "missed,hit", "y"),
+             "sub.Tensor](args = (%missed, %hit), kwargs = {})");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!mod) FAIL("row %zu: %s", i, made_message(&m));
+        CHECK_MSG((call_of(mod, "bce_loss") != NULL) == (i == 0), "row %zu", i);
+        made_end(&m);
+    }
+}

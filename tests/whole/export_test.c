@@ -363,6 +363,34 @@ TEST_CASE(export, a_module_that_predicts_alone) {
     check_export(0, "", "small.so -o again.onnx");
 }
 
+/* fc1.weight is f32[16,12]. Files of that many numbers, or of as many as their
+   shape says, whose shape is another in rank, first or last size. */
+TEST_CASE(export, weights_of_another_shape) {
+    static const struct {
+        const char *shape;
+        size_t bytes;
+    } rows[] = {{"192", 768},     {"16,12,1", 768}, {"12,16", 768},
+                {"16,11", 704},   {"16,13", 832},   {"15,12", 720},
+                {"1,16,12", 768}, {"", 4},          {"16,0", 0}};
+    char words[1400], file[2000];
+    Compiled c =
+        compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"), OPTIONS);
+    snprintf(words, sizeof words, "'%s' --load shaped -o y.onnx", c.path);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        memset(file, 0, sizeof file);
+        uint64_t head = (uint64_t)sprintf(
+            file + 8,
+            "{\"fc1.weight\":{\"dtype\":\"F32\",\"shape\":[%s],"
+            "\"data_offsets\":[0,%zu]}}",
+            rows[i].shape, rows[i].bytes);
+        memcpy(file, &head, sizeof head);
+        REQUIRE(test_write_file(test_tmp("shaped"), file,
+                                8 + head + rows[i].bytes));
+        check_export(1, "'fc1.weight' has another shape in the model", words);
+    }
+    compiled_close(&c);
+}
+
 TEST_CASE(export, mistakes) {
     char words[1400];
     Compiled c =
