@@ -3,6 +3,7 @@
    results (subject.h). */
 #include <string.h>
 
+#include "codegen/kernel/kir.h"
 #include "tests/codegen/kernel/kernel.h"
 #include "tests/harness.h"
 #include "tests/support/subject.h"
@@ -233,4 +234,32 @@ TEST_CASE(kernel, moves) {
              "%c = concat %x, %z {axis=0} %y = transpose %c {perm=[1,0]}"),
     };
     CHECK_GRAPHS(s, "");
+}
+
+/* ---- sets of kernels ----------------------------------------------------- */
+
+/* 300 kernels of one form, whatever there is of the other; the second time all
+   are found. */
+TEST_CASE(kernel_set, holds_any_number_of_either_form) {
+    enum { N = 300 };
+    static const KForm forms[] = {KF_FLAT, KF_EPILOGUE};
+    for (int form = 0; form < 2; form++) {
+        Arena *a = arena_new();
+        KernelSet *ks = kernel_set_new(a, TARGET_CPU, 0);
+        const Kernel *first[N];
+        for (int again = 0; again < 2; again++)
+            for (int i = 0; i < N; i++) {
+                Kernel k = {.form = forms[form], .vec = -1};
+                KInst number = {.i = i};
+                vec_push(a, &k.insts, (KInst){.i = 0});
+                vec_push(a, &k.insts, number);
+                const Kernel *got = kernel_set_add(ks, &k);
+                if (!again) first[i] = got;
+                CHECK(got == first[i]);
+                CHECK_EQ_INT(kernel_index(got), i);
+            }
+        CHECK_EQ_INT(kernel_set_count(ks, form), N);
+        CHECK_EQ_INT(kernel_set_count(ks, !form), 0);
+        arena_free(a);
+    }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* opening.c: options of open, and modules that it refuses. */
 #define _GNU_SOURCE
+#include "runtime/cpu/isa.h"
 #include "tests/support/tiny_session.h"
 
 #include <stdint.h>
@@ -220,4 +221,20 @@ TEST_CASE(runtime, open_refuses_a_module_without_its_tail) {
     CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
                  AMPC_ERR_FILE); /* a plan on the stack belongs to no file */
     CHECK(s == NULL);
+}
+
+/* A word of AMPC_ISA lowers the level to its own, and raises it never. */
+TEST_CASE(runtime, a_level_that_is_not_there_is_not_taken) {
+    char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
+    unsetenv("AMPC_ISA");
+    int most = cpu_isa_level();
+    for (const CpuIsaWord *w = cpu_isa_words; w->name[0]; w++) {
+        setenv("AMPC_ISA", w->name, 1);
+        CHECK_MSG(cpu_isa_level() == (w->level < most ? w->level : most),
+                  "AMPC_ISA=%s: level %d, of %d", w->name, cpu_isa_level(),
+                  most);
+    }
+    unsetenv("AMPC_ISA");
+    if (kept) setenv("AMPC_ISA", kept, 1);
+    free(kept);
 }
