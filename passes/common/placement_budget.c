@@ -118,7 +118,7 @@ static void add_rounding(Spend *x, const Site *s) {
         return;
     }
     for (int k = 0; k < n->nin; k++) {
-        if (!dtype_is_float(dtype_of(x->g, n->in[k]))) continue;
+        if (!has_float(x->g, n->in[k])) continue;
         t.kind = TERM_LOW_HIGH;
         t.y = (int)n->in[k].i;
         put_bytes_budget(x, t);

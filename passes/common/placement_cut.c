@@ -52,7 +52,7 @@ static void add_node(Place *p, const Node *n) {
         return;
     }
     for (int k = 0; k < n->nin; k++)
-        if (dtype_is_float(dtype_of(p->g, n->in[k])))
+        if (has_float(p->g, n->in[k]))
             cut_if_low_high(p->cut, (int)v.i, (int)n->in[k].i, rounding(p, v));
 }
 

@@ -44,6 +44,10 @@ DType dtype_of(const Graph *g, ValueId v) {
     return v.i ? value_dtype(g, v) : NUM_DTYPES;
 }
 
+bool has_float(const Graph *g, ValueId v) {
+    return is_value(v) && dtype_is_float(value_dtype(g, v));
+}
+
 bool broadcasts(const Graph *g, const Node *n, ValueId v) {
     OpKind kind = node_kind(n);
     return (kind == KIND_ELEM || n->op == OP_EXPAND) &&
@@ -133,8 +137,8 @@ static void note_few(Facts *f, const Node *n) {
             few |= f->few[x.i] && value_count(f->g, x) == value_count(f->g, v);
     }
     for (int k = 0; k < n->nin && kind != KIND_REDUCE; k++)
-        few &= !dtype_is_float(dtype_of(f->g, n->in[k])) ||
-               f->few[n->in[k].i] || is_own(f, n->in[k]);
+        few &= !has_float(f->g, n->in[k]) || f->few[n->in[k].i] ||
+               is_own(f, n->in[k]);
     f->few[v.i] = few;
     f->own[v.i] = own;
 }

@@ -29,7 +29,10 @@ Facts facts_of(const Graph *g, Arena *a);
 
 /* True if v is a variable or a constant, possibly moved. */
 bool is_leaf(const Graph *g, ValueId v);
+/* NUM_DTYPES: the operand is missing. */
 DType dtype_of(const Graph *g, ValueId v);
+/* False for a missing operand. */
+bool has_float(const Graph *g, ValueId v);
 /* True if n repeats v to the shape of its result. */
 bool broadcasts(const Graph *g, const Node *n, ValueId v);
 /* True if operand and result of n must share a buffer or a type. */
