@@ -5,10 +5,10 @@
    emit_plan.c      programs to tables and initial values
    emit_tables.c    tables to C text
    emit_weights.c   initial values to a section or to safetensors
-    c/emit_cc.c      runs the system's C compiler
-    cuda/emit_cuda.c GPU steps and kernels (cuda.h)
-    cuda/tile_build.c CUDA Tile kernels to cubins, by NVRTC and tileiras
-    cost/cost.c      the work of the steps in numbers (cost.h)
+   c/emit_cc.c      runs the system's C compiler
+   cuda/emit_cuda.c GPU steps and kernels (cuda.h)
+   tile_build.c     CUDA Tile kernels to cubins, by NVRTC and tileiras
+   cost/cost.c      the work of the steps in numbers (cost.h)
    emit_runtime.c   the runtime for another kind of processor
    emit_so.c        puts it all into one file
    emit_source.c    or writes it as C

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/module/section.h"
+#include "codegen/section.h"
 #include "runtime/program/plan.h"
 #include "tests/support/cuda_gpu.h"
 
