@@ -95,7 +95,7 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 /* One run of the compiler in folder `dir`; words are separated by blanks and
    contain none. Its messages go to `log` in that folder. */
 typedef struct CcJob {
-    const char *program;  /* of binutils, or a path; NULL: the compiler */
+    const char *program; /* a word of binutils, or a path; NULL: the compiler */
     const char *variable; /* NAME=VALUE in its environment; NULL: none */
     const char *arch;     /* the kind of processor, of all jobs of a call */
     const char *words;

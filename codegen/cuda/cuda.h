@@ -178,12 +178,12 @@ typedef struct CudaArchs {
     int len, cap;
 } CudaArchs;
 CudaArchs cuda_archs(const Options *opt, Arena *a);
-/* Those that CUDA Tile kernels are compiled for; none without --tile. */
+/* The targets of CUDA Tile kernels; none without --tile. */
 CudaArchs cuda_tile_archs(const Options *opt, Arena *a);
 
 /* ---- emit_cuda.c --------------------------------------------------------- */
 
-/* What tileiras says of a product in a Tile kernel. */
+/* tileiras' remark about a product in a Tile kernel. */
 typedef struct TileUse {
     const char *arch, *kernel, *instruction;
 } TileUse;
@@ -227,7 +227,7 @@ typedef struct TileStep {
     uint32_t how;
     const Kernel *kernel;
     int rows;       /* of a block, at most */
-    int buf;        /* of the kernel: the product's result, .. */
+    int buf;        /* the kernel's buffer of the product's result, .. */
     ValueId result; /* .. which other steps read, too, if kept */
     bool kept;
     int nref;

@@ -16,7 +16,7 @@
 enum {
     GPU_BLOCKS = 264, /* blocks that keep a large GPU busy               */
     FMA_RATE = 50,  /* percent of the peak that multiply-adds of a tile reach */
-    SUM_INSTS = 10, /* that add up a result of conv_sums (SASS)          */
+    SUM_INSTS = 10, /* instructions that add up a result of conv_sums    */
     SLICE_STEPS = 512, /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };

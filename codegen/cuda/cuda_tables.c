@@ -111,8 +111,8 @@ static void add_product(Facts *f, const EmitGroup *g) {
     if (factors) fact_word(f, "factors", factors_text[factors], " of %s");
 }
 
-/* What replaces the step where the driver has CUDA Tile, and the instructions
-   that multiply there. */
+/* The Tile kernel that replaces the step where the driver has CUDA Tile, and
+   its instructions that multiply. */
 static void add_tile(Facts *f, const CudaSource *c, uint32_t tile) {
     const char *name = c->tiles.data[tile].name;
     StrBuf how = {0};

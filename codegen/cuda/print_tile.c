@@ -27,7 +27,7 @@ static Walk tile_walk(const Kernel *k, const LibGemm *p, const KIndex *at) {
 }
 
 static bool tile_number(int64_t dtype) {
-    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16;
+    return dtype == DT_F32 || dtype_is_low((DType)dtype);
 }
 
 /* Ops whose expression means the same for tiles: tile_product.cuh has their
@@ -66,8 +66,7 @@ static bool inst_fits(const Kernel *k, const LibGemm *p, const KInst *in) {
                tile_number(k->bufs.data[in->buf].dtype) &&
                tile_walk(k, p, &in->at) == WALK_ALL;
     case K_OP: return in->full && in->compute == KT_F32 && has_op(in->code);
-    case K_ROUND:
-        return in->full && (in->dtype == DT_BF16 || in->dtype == DT_F16);
+    case K_ROUND: return in->full && dtype_is_low(in->dtype);
     default: return false;
     }
 }
@@ -103,9 +102,8 @@ static bool product_fits_tile(const LibGemm *p, uint32_t how) {
     enum { LEAST = 32, WHOLE = 8 };
     bool a = p->a_cs == 1 ? p->a_rs == p->k : p->a_rs == 1 && p->a_cs == p->m;
     bool b = p->b_cs == 1 ? p->b_rs == p->n : p->b_rs == 1 && p->b_cs == p->k;
-    return (p->a_dtype == DT_BF16 || p->a_dtype == DT_F16) &&
-           p->a_dtype == p->b_dtype && tile_number(p->c_dtype) &&
-           p->nbatch_dim == 0 && a && b &&
+    return dtype_is_low((DType)p->a_dtype) && p->a_dtype == p->b_dtype &&
+           tile_number(p->c_dtype) && p->nbatch_dim == 0 && a && b &&
            (how == PLAN_PRODUCT_PLAIN || how == PLAN_PRODUCT_BIAS ||
             how == PLAN_PRODUCT_ADD) &&
            p->m >= LEAST && p->n >= LEAST && p->k >= LEAST &&

@@ -105,7 +105,7 @@ static Status put_headers(EmitSo *e, const char *dir) {
     return OK;
 }
 
-/* What a unit includes. */
+/* The files that a unit includes. */
 static Status put_includes(EmitSo *e, const char *dir, const CudaUnit *u) {
     CudaHeaders h = cuda_headers(e->a, u->text);
     for (int i = 0; i < h.len; i++)

@@ -129,7 +129,7 @@ static Status centred(Ox *ox, int x, int zero, ValueId *y) {
     return ox2(ox, OP_SUB, *y, z, y);
 }
 
-/* The same of integers that no floats were rounded to, as i32. */
+/* Centres integers to which no floats were rounded, as i32. */
 static Status centred_integers(Ox *ox, int x, int zero, ValueId *y) {
     ValueId z = ox_in(ox, zero);
     int64_t dim[MAX_RANK];

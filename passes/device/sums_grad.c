@@ -29,7 +29,7 @@ typedef struct Norm {
 typedef struct GatedSums {
     ValueId g;
     Norm norm;
-    ValueId parts[2], sum[2]; /* of g, of g * norm; sum: 0: not yet */
+    ValueId parts[2], sum[2]; /* sums of g, of g * norm; sum: 0: not yet */
 } GatedSums;
 
 typedef struct GradSums {
@@ -40,7 +40,7 @@ typedef struct GradSums {
     } list;
 } GradSums;
 
-/* What conv_dgrad_sums takes in place of a node. */
+/* The operands of conv_dgrad_sums in place of a node. */
 typedef struct GateParts {
     const Node *dgrad;
     ValueId gate, gain, shift, add; /* 0: absent */

@@ -422,7 +422,7 @@ __device__ void conv_dgrad_tile(const typename P::Y *dy, const typename P::W *w,
         T::run(ConvBackW<P>{wg, ph}, ConvBackY<P>{yg, ph}, out, part);
 }
 
-/* Where the results of the group lie. */
+/* Places of the group's results. */
 template <class P> struct ToBack {
     typedef typename Conv<P>::I I;
     typename P::X *dx;

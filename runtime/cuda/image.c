@@ -215,9 +215,11 @@ static ampc_status load_tiles(ampc_session *s, SectionFile *f) {
     CUresult refused = CUDA_OK;
     int driver = 0;
     bool there;
-    d->cu.DriverGetVersion(&driver);
-    if (!arch || driver < TILE_DRIVER || (wanted && !strcmp(wanted, "0")))
-        return AMPC_OK;
+    if (!arch || (wanted && !strcmp(wanted, "0"))) return AMPC_OK;
+    refused = d->cu.DriverGetVersion(&driver);
+    if (refused != CUDA_OK)
+        return gpu_fail(s, refused, "cuDriverGetVersion", NULL);
+    if (driver < TILE_DRIVER) return AMPC_OK;
     snprintf(name, sizeof name, "tile:%.20s", arch);
     TRY(section_find(f, name, &sec, &there));
     if (!there) return section_damaged(f, "no section of CUDA Tile");

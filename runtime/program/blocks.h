@@ -21,7 +21,7 @@ static inline int64_t block_scales(int64_t rows, int64_t k) {
            block_tiles(k, BLOCK_SIZE * BLOCK_COLUMNS) * BLOCK_COLUMNS;
 }
 
-/* Where the scale of number k of a row of `columns` lies. */
+/* Place of the scale of number k of a row of `columns`. */
 static inline int64_t block_scale_at(int64_t row, int64_t k, int64_t columns) {
     int64_t across = block_tiles(columns, BLOCK_SIZE * BLOCK_COLUMNS);
     int64_t c = k / BLOCK_SIZE, r = row % BLOCK_ROWS;

@@ -18,7 +18,7 @@ static double row_of(int i, int k) { return -100 - 10 * i - k; }
 
 typedef struct Ran {
     double y[N * D];
-    int64_t excess; /* of the first check; 0: it has none */
+    int64_t excess; /* the first check's; 0: there is none */
 } Ran;
 
 /* Inputs are x[5,2], masks of five or ten elements, and rows. */
@@ -217,7 +217,7 @@ TEST_CASE(onnx_placed, as_many_elements_as_the_mask_selects) {
 TEST_CASE(onnx_placed, reductions_at_indices_of_a_mask) {
     static const struct {
         const char *how;
-        double want[2]; /* of 3 and 2, and of 3 where nothing is selected */
+        double want[2]; /* from 3 and 2, and from 3 where nothing is selected */
     } rows[] = {{"none", {2, 3}},
                 {"add", {5, 3}},
                 {"mul", {6, 3}},

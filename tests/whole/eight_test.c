@@ -70,7 +70,7 @@ static void as_eight(float *v, bool gradient, float size) {
     }
 }
 
-/* The same with a scale for each 32 along rows, or along columns: the least
+/* Rounds with a scale for each 32 along rows, or along columns: the least
    power of two for which no number is beyond 448. */
 static void as_blocks(float *v, bool down) {
     int step = down ? N : 1, line = down ? 1 : N;
