@@ -96,7 +96,7 @@ const PassRow pipeline[] = {
      "products read numbers of 8 bits as stored, if all its GPUs multiply "
      "them"},
     {"sums", pass_sums, PASS_TARGET, STAGE_PRIMITIVE,
-     "GPUs: convolutions add up their results for batch norms"},
+     "GPUs: convolutions and their gradients add up results for batch norms"},
     {"reduce", pass_reduce, PASS_TARGET, STAGE_PRIMITIVE,
      "reductions in stages"},
     {"align", pass_align, PASS_TARGET, STAGE_PRIMITIVE,

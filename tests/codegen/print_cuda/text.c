@@ -189,8 +189,11 @@ static LibGemm dense(int64_t batches) {
 
 static void check_taken(LibGemm p, bool want, const char *what) {
     Arena *a = arena_new();
+    ValueId refs[3] = {{1}, {2}, {3}};
     LoweredStep s = {.kind = PLAN_LIB,
                      .lib = PLAN_LIB_GEMM,
+                     .refs = refs,
+                     .nref = 3,
                      .pars = (int64_t *)(void *)&p,
                      .npar = sizeof p / sizeof(int64_t)};
     LoweredStep out = s;
