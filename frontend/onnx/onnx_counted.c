@@ -5,6 +5,24 @@
 
 #include "frontend/onnx/onnx_picked.h"
 
+/* The element of the result that is the number of rows; -1: several are, or
+   none is known to be. */
+static int counted_at(const Ox *ox) {
+    const OxNode *n = ox->node;
+    int at = -1, before = 0;
+    if (!strcmp(n->type, "Identity") || !strcmp(n->type, "Cast"))
+        return ox_operand(ox, 0)->sized_at;
+    for (int k = 0; k < n->nin && !strcmp(n->type, "Concat"); k++) {
+        const OxName *x = ox_operand(ox, k);
+        if (x->sized) {
+            if (at >= 0 || x->sized_at < 0) return -1;
+            at = before + x->sized_at;
+        }
+        before += (int)value_count(ox->g, x->value);
+    }
+    return at;
+}
+
 /* Shape returns the bound, which is right for reshapes but wrong as a
    number. The element that holds the number of rows is followed to its cast
    to floating point, whose result becomes the count of selected rows. */
@@ -45,13 +63,14 @@ Status ox_counted_rows(Ox *ox, OxBuild *run, bool *done) {
         double at;
         bool one = ox_const_scalar(ox, ox_in(ox, 1), &at);
         if (at < 0) at += (double)ox_type(ox, x->value).dim[0];
-        if (one && (int)at != x->sized_at) return OK; /* another length */
-        y->sized_alone = one;
+        bool known = one && x->sized_at >= 0;
+        if (known && (int)at != x->sized_at) return OK; /* another length */
+        y->sized_alone = known;
     } else {
         y->sized_alone = x->sized_alone && (strstr(passes, word) || cast);
     }
     y->sized = sized;
-    y->sized_at = -1;
+    y->sized_at = y->sized_alone ? 0 : counted_at(ox);
     return OK;
 }
 

@@ -519,6 +519,14 @@ static bool is_unknown(const Ox *ox, int k) {
            value_get(ox->g, v)->kind != VK_CONST;
 }
 
+/* Expand to a shape that has the number of a mask's rows. */
+static bool expands_to_rows(const Ox *ox) {
+    const OxName *x = ox_operand(ox, 0), *shape = ox_operand(ox, 1);
+    if (*ox->node->domain || strcmp(ox->node->type, "Expand")) return false;
+    return is_unknown(ox, 1) ||
+           (x && !x->sized && shape && shape->sized && shape->sized_at >= 0);
+}
+
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done) {
     const OxNode *n = ox->node;
     OxPlan p = {.run = run, .axis = -1, .fill = NAN};
@@ -531,8 +539,7 @@ Status ox_make_picked(Ox *ox, OxBuild *run, bool *done) {
         plan = non_zero;
     if (!*n->domain && !strcmp(n->type, "Compress") && is_unknown(ox, 1))
         plan = compress;
-    if (!*n->domain && !strcmp(n->type, "Expand") && is_unknown(ox, 1))
-        plan = ox_plan_expand;
+    if (expands_to_rows(ox)) plan = ox_plan_expand;
     if (!plan && !p.pick)
         return ox->picks.len ? ox_counted_rows(ox, run, done) : OK;
     if (p.pick && !strcmp(n->type, "Shape")) {

@@ -60,7 +60,7 @@ static ValueId counted_mask(const Ox *ox, ValueId v) {
     return counts ? n->in[0] : NO_VALUE;
 }
 
-/* A shape with a known number on all axes but that of the pick. */
+/* A shape with a known number on all axes but the one of rows. */
 static Status counted_shape(Ox *ox, ValueId v, Type *t, int *axis, int *pick) {
     const Node *n = ox_def(ox, v, OP_CONCAT);
     ValueId one[] = {v};
@@ -81,6 +81,11 @@ static Status counted_shape(Ox *ox, ValueId v, Type *t, int *axis, int *pick) {
         TRY(ox_find_pick(ox, mask, pick));
         *axis = t->rank;
         t->dim[t->rank++] = ox_pick(ox, *pick)->n;
+    }
+    const OxName *shape = ox_operand(ox, 1);
+    if (*axis < 0 && shape->sized) {
+        *axis = shape->sized_at;
+        *pick = shape->sized;
     }
     return *axis >= 0 ? OK : ox_fail_unknown(ox, 1, "shape");
 }
@@ -143,7 +148,7 @@ static const Merged merges[] = {{"none", OP_WHERE, NAN},
                                 {"max", OP_MAX, -INFINITY},
                                 {"min", OP_MIN, INFINITY}};
 
-/* True if the indices are those of all elements of a mask over the first axes
+/* True if the indices name all elements of a mask over the first axes
    of x. */
 static bool selects_leading_axes(const Ox *ox) {
     const OxNode *move = ox_maker(ox, ox->node->in[1], "Transpose");

@@ -90,6 +90,28 @@ static Onnx__NodeProto *put(Made *m, const char *rows) {
     return n;
 }
 
+/* The positions that the mask selects, and a shape with their number. */
+static void find_positions(Made *m) {
+    made_i64(m, "zero", 1, (int64_t[]){0})->n_dims = 0;
+    made_node(m, "NonZero", "mask", "places");
+    transpose(m, "places", "found");
+    made_int(m, made_node(m, "Gather", "found,zero", "positions"), "axis", 1);
+    made_node(m, "Shape", "positions", "number");
+    made_int(m, made_node(m, "Concat", "number,d", "selected"), "axis", 0);
+}
+
+/* x[mask.nonzero()[:, 0]] = rows. */
+static Onnx__NodeProto *put_at_positions(Made *m, const char *rows) {
+    char expand[64];
+    snprintf(expand, sizeof expand, "%s,selected", rows);
+    find_positions(m);
+    made_node(m, "Expand", expand, "many");
+    made_node(m, "Unsqueeze", "positions,last", "at");
+    Onnx__NodeProto *n = made_node(m, "ScatterND", "x,at,many", "y");
+    made_output(m, "y");
+    return n;
+}
+
 /* Rows `first`, .. of x where the mask selects, the others as they are. */
 static void check_rows(const Ran *r, int mask,
                        double (*want)(int i, int row, int k)) {
@@ -121,7 +143,7 @@ static double doubled(int i, int row, int k) {
     return 2 * x_of(i, k);
 }
 
-TEST_CASE(onnx_placed, rows_by_their_number) {
+static void check_numbers(Onnx__NodeProto *(*form)(Made *, const char *)) {
     static const char *const dims[] = {"0,2", "1,2", "2,2", "3,2",
                                        "4,2", "5,2", "2",   "1"};
     for (int rows = 0; rows < 8; rows++)
@@ -130,7 +152,7 @@ TEST_CASE(onnx_placed, rows_by_their_number) {
             bool any = rows == 1 || rows > 5;
             start(&m);
             made_input(&m, "rows", DT_F32, dims[rows]);
-            put(&m, "rows");
+            form(&m, "rows");
             Ran r = run(&m, mask);
             CHECK_EQ_INT(r.excess, any ? 0 : selected(mask) - rows);
             if (rows == 7)
@@ -139,6 +161,29 @@ TEST_CASE(onnx_placed, rows_by_their_number) {
                                                       : x_of(i / D, i % D)));
             else if (r.excess == 0)
                 check_rows(&r, mask, any ? one_row : own_row);
+            made_end(&m);
+        }
+}
+
+TEST_CASE(onnx_placed, rows_by_their_number) {
+    check_numbers(put);
+    check_numbers(put_at_positions);
+}
+
+TEST_CASE(onnx_placed, numbers_in_a_shape_with_rows) {
+    static const char *const at[] = {"selected,zero", "selected,last"};
+    for (int i = 0; i < 2; i++)
+        for (int mask = 0; mask < MASKS; mask++) {
+            Made m;
+            start(&m);
+            find_positions(&m);
+            made_node(&m, "Gather", at[i], "one");
+            made_int(&m, made_node(&m, "Cast", "one", "factor"), "to", 1);
+            made_node(&m, "Mul", "x,factor", "y");
+            made_output(&m, "y");
+            Ran r = run(&m, mask);
+            for (int k = 0; k < N * D; k++)
+                CHECK(r.y[k] == x_of(k / D, k % D) * (i ? D : selected(mask)));
             made_end(&m);
         }
 }
@@ -159,7 +204,7 @@ TEST_CASE(onnx_placed, rows_that_the_mask_selected) {
     }
 }
 
-/* Row `row` of those that the mask does not select. */
+/* Row `row` that the mask does not select. */
 static int unselected(int mask, int row) {
     int i = 0;
     while (i < N && (has(mask, i) || row-- > 0)) i++;
