@@ -161,6 +161,28 @@ static bool selects_leading_axes(const Ox *ox) {
     return same && ox_type(ox, ox_in(ox, 1)).dim[1] == m.rank;
 }
 
+/* Operand k of the node is the number, or absent. */
+static bool is_number(const Ox *ox, const OxNode *n, int k, double want) {
+    double v;
+    return k >= n->nin || !*n->in[k] ||
+           (ox_const_scalar(ox, ox_name_of(ox, n->in[k])->value, &v) &&
+            v == want);
+}
+
+/* True if the updates are the first rows of a list, as many as the mask
+   selects, as masked_scatter() takes them. */
+static Status takes_first(Ox *ox, int pick, bool *first) {
+    const OxNode *cut = ox_maker(ox, ox->node->in[2], "Slice");
+    const OxName *end = cut && cut->nin > 2 ? ox_name_of(ox, cut->in[2]) : NULL;
+    *first = end && end->sized;
+    if (!*first) return OK;
+    return end->sized == pick && end->sized_alone && is_number(ox, cut, 1, 0) &&
+                   is_number(ox, cut, 3, 0) && is_number(ox, cut, 4, 1)
+               ? OK
+               : ox_refuse_rows(ox, "takes rows that are cut to another "
+                                    "number");
+}
+
 /* Each element of the mask is one place of x. */
 static Status put_at_mask(Ox *ox, const OxPlan *p, const Merged *how,
                           ValueId rows) {
@@ -223,8 +245,8 @@ Status ox_plan_scatter(Ox *ox, OxPlan *p) {
         if (!nd || i->pick_axis || (up->pick && up->pick_axis) ||
             ox_type(ox, rows).rank == 0)
             return ox_refuse_rows(ox, "puts other rows in their places");
-        /* masked_scatter() takes as many as it wants */
-        bool spare = ox_maker(ox, ox->node->in[2], "Slice") != NULL;
+        bool spare;
+        TRY(takes_first(ox, p->pick, &spare));
         TRY(in_places(ox, p->pick, up->pick, spare, 0, rows, &rows));
     } else if (up->pick_axis != i->pick_axis) {
         return ox_refuse_rows(ox, "puts them along another axis");

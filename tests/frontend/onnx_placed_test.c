@@ -232,28 +232,65 @@ TEST_CASE(onnx_placed, rows_that_another_mask_selected) {
     }
 }
 
-/* masked_scatter() of torch: of a longer list the first elements. */
+/* masked_scatter() of torch, or another cut of the elements; "n": of as many
+   as the mask selects. */
+static void put_cut(Made *m, const char *cut) {
+    made_input(m, "rows", DT_F32, "3,2");
+    made_i64(m, "zero", 1, (int64_t[]){0});
+    made_i64(m, "four", 1, (int64_t[]){4});
+    made_node(m, "Unsqueeze", "mask,last", "column");
+    made_node(m, "Shape", "x", "shape");
+    made_node(m, "Expand", "column,shape", "wide");
+    made_node(m, "NonZero", "wide", "found");
+    transpose(m, "found", "at");
+    made_node(m, "Reshape", "rows,flat", "elements");
+    made_node(m, "Shape", "at", "shape_at");
+    made_int(m, made_node(m, "Gather", "shape_at,zero", "n"), "axis", 0);
+    made_node(m, "Slice", cut, "as_many");
+    made_node(m, "ScatterND", "x,at,as_many", "y");
+    made_output(m, "y");
+}
+
 TEST_CASE(onnx_placed, as_many_elements_as_the_mask_selects) {
     for (int mask = 0; mask < MASKS; mask++) {
         Made m;
         start(&m);
-        made_input(&m, "rows", DT_F32, "3,2");
-        made_i64(&m, "zero", 1, (int64_t[]){0});
-        made_node(&m, "Unsqueeze", "mask,last", "column");
-        made_node(&m, "Shape", "x", "shape");
-        made_node(&m, "Expand", "column,shape", "wide");
-        made_node(&m, "NonZero", "wide", "found");
-        transpose(&m, "found", "at");
-        made_node(&m, "Reshape", "rows,flat", "elements");
-        made_node(&m, "Shape", "at", "shape_at");
-        made_int(&m, made_node(&m, "Gather", "shape_at,zero", "n"), "axis", 0);
-        made_node(&m, "Slice", "elements,zero,n,zero", "as_many");
-        made_node(&m, "ScatterND", "x,at,as_many", "y");
-        made_output(&m, "y");
+        put_cut(&m, "elements,zero,n,zero");
         Ran r = run(&m, mask);
         int more = D * (selected(mask) - 3);
         CHECK_EQ_INT(r.excess, more > 0 ? more : 0);
         if (more <= 0) check_rows(&r, mask, own_row);
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_placed, a_cut_of_known_length) {
+    for (int mask = 0; mask < MASKS; mask++) {
+        Made m;
+        start(&m);
+        put_cut(&m, "elements,zero,four,zero");
+        Ran r = run(&m, mask);
+        CHECK_EQ_INT(r.excess, D * selected(mask) - 4);
+        if (r.excess == 0) check_rows(&r, mask, own_row);
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_placed, cuts_of_another_length_are_refused) {
+    static const char *const cuts[] = {"elements,last,n,zero",
+                                       "elements,zero,n_other,zero",
+                                       "elements,zero,n,zero,d"};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        start(&m);
+        made_input(&m, "other", DT_BOOL, "5");
+        made_node(&m, "NonZero", "other", "places");
+        made_node(&m, "Shape", "places", "shape_of_places");
+        made_node(&m, "Gather", "shape_of_places,last", "n_other");
+        put_cut(&m, cuts[i]);
+        m.opt.objectives.data[0].loss.kind = LOSS_NONE;
+        CHECK(made_import(&m) == NULL);
+        CHECK_HAS(made_message(&m), "are cut to another number");
         made_end(&m);
     }
 }
