@@ -25,7 +25,9 @@ static Status as_many(Ox *ox, ValueId excess, ValueId x, ValueId *y) {
    than it selects. */
 static Status excess_of(Ox *ox, int pick, ValueId rows, bool spare,
                         ValueId *excess) {
-    TRY(ox_cast(ox, ox_pick(ox, pick)->count, DT_I64, false, excess));
+    int64_t axis = 0;
+    TRY(ox_cast(ox, ox_pick(ox, pick)->valid, DT_I64, false, excess));
+    TRY(ox_reduce(ox, OP_REDUCE_SUM, *excess, &axis, 1, false, excess));
     TRY(ox2(ox, OP_SUB, *excess, rows, excess));
     return spare ? ox2k(ox, OP_MAX, *excess, 0, excess) : OK;
 }

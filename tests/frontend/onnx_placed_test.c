@@ -21,6 +21,16 @@ typedef struct Ran {
     int64_t excess; /* the first check's; 0: there is none */
 } Ran;
 
+/* A number of rows goes through no float on its way to the check. */
+static void check_whole(const Graph *g, ValueId v) {
+    const Value *val = value_get(g, v);
+    if (val->kind != VK_RESULT) return;
+    const Node *n = node_get(g, val->def);
+    CHECK(n->op != OP_CAST || !dtype_is_float(value_type(g, n->in[0])->dtype));
+    for (int k = 0; k < n->nin; k++)
+        if (is_value(n->in[k])) check_whole(g, n->in[k]);
+}
+
 /* Inputs are x[5,2], masks of five or ten elements, and rows. */
 static void bind(const Graph *g, Evaluator *e, Arena *a, ValueId v, int mask) {
     EvalTensor *t = eval_tensor_new(a, value_get(g, v)->type);
@@ -50,7 +60,9 @@ static Ran run(Made *m, int mask) {
     memcpy(r.y, y->f, sizeof r.y);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        if (is_call(n, "as_many")) r.excess = eval_get(e, n->in[1])->i[0];
+        if (!is_call(n, "as_many")) continue;
+        r.excess = eval_get(e, n->in[1])->i[0];
+        check_whole(g, n->in[1]);
     }
     return r;
 }
