@@ -420,17 +420,28 @@ static Status integer_matrices(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
     return ox_call(ox, "whole_matmul", in, 2, NULL, 0, 1, y);
 }
 
+/* True if the integer type has the number. */
+static bool is_of_type(double k, DType d) {
+    return k == floor(k) && fabs(k) < 0x1p63 && dtype_holds(d, (int64_t)k);
+}
+
 Status onnx_gemm(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), c = ox_in(ox, 2), y;
     double alpha = ox_float(ox, "alpha", 1), beta = ox_float(ox, "beta", 1);
     bool ta = ox_int(ox, "transA", 0) != 0, tb = ox_int(ox, "transB", 0) != 0;
-    bool whole = dtype_is_int(ox_type(ox, a).dtype);
+    DType d = ox_type(ox, a).dtype;
+    bool whole = dtype_is_int(d);
     if (ox_type(ox, a).rank != 2 || ox_type(ox, b).rank != 2)
         return ox_fail(ox, "operands must be matrices");
-    if (whole && (alpha != floor(alpha) || beta != floor(beta)))
+    if (whole) { /* all digits of a large number, not the fewest */
+        alpha = (float)alpha;
+        beta = (float)beta;
+    }
+    if (whole && !(is_of_type(alpha, d) && is_of_type(beta, d)))
         return ox_fail(ox,
                        "alpha is %g and beta %g; of integers both must be "
-                       "whole numbers: cast the operands to float",
+                       "whole numbers of their type: cast the operands to "
+                       "float",
                        alpha, beta);
     TRY(whole ? integer_matrices(ox, a, b, ta, tb, &y)
               : math_product(ox, a, b, ta, tb, &y));
