@@ -105,6 +105,13 @@ TEST_CASE(onnx_bounds, windows) {
          "Cast(a)>e to=2;Expand(e,b)>p;Expand(e,c)>q;ConvInteger(p,q)>r;"
          "Cast(r)>s to=7;Add(s,d)>y",
          "=i64[1,1,1] 3"},
+        {13, "u8[1,0,5] i8[4,0,3]", "ConvInteger(a,b)>y group=0", "0 groups"},
+        {13, "u8[1,1,4] i8[1,1,5]", "ConvInteger(a,b)>y strides=[3]",
+         "larger than the operand"},
+        {13, "u8[1,1,4] i8[1,1,9]", "ConvInteger(a,b)>y",
+         "larger than the operand"},
+        {13, "u8[1,1,4] i8[1,1,5]", "ConvInteger(a,b)>y pads=[0,1]",
+         "=i32[1,1,1]"},
         {13, "f32[1,2,5]", "GlobalAveragePool(a)>y", "=f32[1,2,1]"},
         {13, "f32[2]", "GlobalAveragePool(a)>y", "an operand of rank 1"}};
     CHECK_ROWS(rows);
