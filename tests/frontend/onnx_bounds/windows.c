@@ -112,6 +112,15 @@ TEST_CASE(onnx_bounds, windows) {
          "larger than the operand"},
         {13, "u8[1,1,4] i8[1,1,5]", "ConvInteger(a,b)>y pads=[0,1]",
          "=i32[1,1,1]"},
+        {13, "f32[1,1,2] i64[1,1,2] i64{1,1,3}",
+         "MaxUnpool(a,b,c)>y kernel_shape=[2] strides=[2]",
+         "a result of [1, 1, 3] has less than"},
+        {13, "f32[1,1,2] i64[1,1,2] i64{1,1,-2}",
+         "MaxUnpool(a,b,c)>y kernel_shape=[2] strides=[2]",
+         "a result of [1, 1, -2] has less than"},
+        {13, "f32[1,1,2] i64[1,1,2] i64{1,4}",
+         "MaxUnpool(a,b,c)>y kernel_shape=[2] strides=[2]",
+         "a result of [1, 4] has less than"},
         {13, "f32[1,2,5]", "GlobalAveragePool(a)>y", "=f32[1,2,1]"},
         {13, "f32[2]", "GlobalAveragePool(a)>y", "an operand of rank 1"}};
     CHECK_ROWS(rows);
