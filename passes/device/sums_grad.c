@@ -34,6 +34,7 @@ typedef struct GatedSums {
 
 typedef struct GradSums {
     UserIndex users;
+    const int *position; /* per node, before the walk */
     struct {
         GatedSums *data;
         int len, cap;
@@ -184,9 +185,14 @@ static bool find_gradients(const Rewriter *rw, ValueId v, const Type *t,
     return p->dgrad != NULL;
 }
 
-/* No node of this walk replaces v. */
-static bool stays(const Rewriter *rw, ValueId v) {
-    return v.i < rw->limit && !rw->map[v.i].i;
+/* A reader of n's result reads v. True if n may read it, too: v is there by
+   then, not computed again behind n, and no node of this walk replaces it. */
+static bool is_there(const Rewriter *rw, const Node *n, ValueId v) {
+    const GradSums *s = rw->user;
+    const Value *x = value_get(rw->g, v);
+    NodeId own = value_get(rw->g, n->out[0])->def;
+    return v.i < rw->limit && !rw->map[v.i].i &&
+           (x->kind != VK_RESULT || s->position[x->def.i] < s->position[own.i]);
 }
 
 static bool find_gated(const Rewriter *rw, const GradSums *s, const Node *n,
@@ -200,9 +206,9 @@ static bool find_gated(const Rewriter *rw, const GradSums *s, const Node *n,
            is_stored(g, n->out[0], t) &&
            shape_equal(value_type(g, n->in[2]), t) &&
            find_gradients(rw, n->in[2], t, p) &&
-           summed_norm(s, g, n->out[0], &p->norm) && stays(rw, p->norm.x) &&
-           stays(rw, p->norm.mean) && stays(rw, p->norm.rstd) &&
-           find_gate(g, gate->in[0], t, p);
+           summed_norm(s, g, n->out[0], &p->norm) &&
+           is_there(rw, n, p->norm.x) && is_there(rw, n, p->norm.mean) &&
+           is_there(rw, n, p->norm.rstd) && find_gate(g, gate->in[0], t, p);
 }
 
 /* ---- the walk ------------------------------------------------------------ */
@@ -273,6 +279,7 @@ static bool gradient_rule(Rewriter *rw, NodeId id, ValueId *with) {
 }
 
 void sums_of_gradients(Graph *g, Arena *scratch) {
-    GradSums s = {.users = graph_users(g, scratch)};
+    GradSums s = {.users = graph_users(g, scratch),
+                  .position = graph_positions(g, scratch)};
     rewrite_graph(g, scratch, gradient_rule, &s);
 }

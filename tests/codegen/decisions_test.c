@@ -111,6 +111,8 @@ static const Row rows[] = {
     {"unet_budget", "unet", "--dim B=4 --remat 11000000 --target cuda:sm_90"},
     {"resnet_no_remat", "resnet18",
      "--dim B=8 --remat none --target cpu,cuda:sm_90"},
+    {"resnet_budget", "resnet18",
+     "--dim B=64 --remat 100000000 --target cuda:sm_90"},
     {"drawn_fp32", NULL, "--precision fp32 --target cpu,cuda:sm_90"},
     {"drawn_bf16", NULL, "--precision bf16 --target cpu,cuda:sm_90"},
     {"drawn_fp16", NULL, "--precision fp16 --target cpu,cuda:sm_90"},
