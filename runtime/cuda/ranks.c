@@ -286,11 +286,11 @@ static ampc_status through_host(ampc_session *s, const GpuStep *t) {
         part.bytes = (int64_t)n;
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, t->from + at, n, d->work),
             "copy to the host");
-        GPU(d->cu.StreamSynchronize(d->work), "copy to the host");
+        TRY(gpu_wait_stream(s, d->work, "copy to the host"));
         TRY(comm_sum_now(s, d->bounce, &part, t->largest));
         GPU(d->cu.MemcpyHtoDAsync(t->from + at, d->bounce, n, d->work),
             "copy to the device");
-        GPU(d->cu.StreamSynchronize(d->work), "copy to the device");
+        TRY(gpu_wait_stream(s, d->work, "copy to the device"));
     }
     return AMPC_OK;
 }
