@@ -169,7 +169,7 @@ int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key) {
     p->desc = NULL;
     p->alpha = p->scale = 0;
     key->epilogue = LT_EPILOGUE_DEFAULT;
-    key->pointer = LT_POINTER_HOST;
+    key->pointer = p->blocks[0] ? LT_POINTER_BLOCKS : LT_POINTER_HOST;
     key->align_bias = 0;
     return make_desc(lt, key, p, 0);
 }
