@@ -43,8 +43,6 @@ bool lt_is_fast(int compute) {
            compute == LT_COMPUTE_32F_FAST_16BF;
 }
 
-/* GPUs from sm_89 on multiply numbers of 8 bits; of all layouts, the first
-   operand transposed and the second not. Not on sm_100, which takes others. */
 static int check_blocks(const LtProblem *p, const char **why) {
     if (p->desc.mode[0] == LT_SCALE_ONE && p->desc.mode[1] == LT_SCALE_ONE)
         return LT_SUCCESS;
@@ -60,6 +58,8 @@ static int check_blocks(const LtProblem *p, const char **why) {
     return LT_SUCCESS;
 }
 
+/* GPUs from sm_89 on multiply numbers of 8 bits; of all layouts, the first
+   operand transposed and the second not. Not on sm_100, which takes others. */
 static int check_eights(const LtProblem *p, const char **why) {
     int a = p->m[0].type, b = p->m[1].type, out = p->m[3].type;
     if (!lt_is_eight(a) || !lt_is_eight(b))
