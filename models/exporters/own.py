@@ -221,6 +221,25 @@ def kept():
             z = torch.zeros(6, 4).index_put((torch.where(mask)[0],), h[mask], accumulate=True)
             return s.m(y).pow(2).mean() + (z + y.masked_scatter(mask[:, None], h)).pow(2).mean()
 
+    class Written(Masked):
+        """Parameters that forward writes to views of what it reads later."""
+        kind = "some"
+        def __init__(s): super().__init__(); s.p, s.q, s.r, s.k = (nn.Parameter(torch.tensor([.3, -.2, .1, .5]) + i) for i in range(4))
+        def forward(s, x):
+            y, mask = torch.tanh(s.l(x)).clone(), s.mask(x)
+            y[:, 0] = s.p[0]; y[:, 1:3] += s.q[:2]; y[mask, 3] = s.k[0]; y[0] -= s.r
+            y.view(-1)[4:8].mul_(s.k)
+            return s.m(y).square().mean()
+
+    class Spectrum(Base):
+        """What trains before and between complex numbers alone."""
+        own_loss = True
+        def __init__(s): super().__init__(); s.p, s.q = nn.Parameter(torch.tensor([.3, -.2, .1, .5])), nn.Parameter(torch.tensor([.9, .4, -.7, .2]))
+        def forward(s, x):
+            z = torch.view_as_complex(s.l(x).reshape(6, 2, 2)) * torch.view_as_complex(s.q.reshape(2, 2))
+            h = torch.fft.irfft(torch.fft.rfft(x * s.p), n=4)
+            return torch.view_as_real(z).square().mean() + s.m(torch.tanh(h)).square().mean()
+
     def kinds(c): return [type(c.__name__ + k.title(), (c,), {"kind": k}) for k in ("none", "all", "some")]
 
     class GaussianProcess(nn.Module):
@@ -347,5 +366,5 @@ def kept():
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

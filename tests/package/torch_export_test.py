@@ -33,6 +33,9 @@ class Tensor:
     def is_floating_point(self):
         return self.floating
 
+    def is_complex(self):
+        return self.floating is None
+
     def register_hook(self, hook):
         return hook
 
@@ -66,8 +69,13 @@ class ScriptModule(Module):
 
 
 class OpOverload:
-    def __init__(self, changes):
-        self._schema = Thing(is_mutable=changes)
+    """One that gives a view of its first operand, or writes to it."""
+
+    def __init__(self, changes, views=False):
+        alias = Thing(is_write=changes) if changes or views else None
+        self._schema = Thing(is_mutable=changes, arguments=[
+            Thing(name="self", alias_info=alias),
+            Thing(name="other", alias_info=None)])
 
 
 def tree_map(f, tree):
@@ -84,6 +92,8 @@ torch.nn.Module = Module
 torch.nn.modules.batchnorm._BatchNorm = BatchNorm2d
 torch.jit.ScriptModule = ScriptModule
 torch._ops.OpOverload = OpOverload
+torch.SymInt = type("SymInt", (), {})
+torch.fx.Node = Thing
 torch.overrides.TorchFunctionMode = type("TorchFunctionMode", (), {})
 torch.utils._pytree.tree_map = tree_map
 sys.modules.update({"torch": torch, "torch.utils": torch.utils,
@@ -95,6 +105,7 @@ import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
 from ampc import _torch_body as body_of  # noqa: E402
 from ampc import _torch_grad as grad  # noqa: E402
+from ampc import _torch_reached as reached  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
 from ampc import _torch_written as written  # noqa: E402
 
@@ -107,9 +118,17 @@ TRACE = '''  File "/usr/lib/python3/torch/nn/functional.py", line 9, in linear
 '''
 
 
+class Node(Thing):
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+
 def node(target, *args, name="node", value=None, users=()):
-    return Thing(target=target, args=args, name=name, users=list(users),
-                 meta={"stack_trace": TRACE, "val": value})
+    return Node(op="call_function", target=target, args=args, kwargs={}, name=name,
+                all_input_nodes=[a for a in args if isinstance(a, Thing)],
+                users=list(users), meta={"stack_trace": TRACE, "val": value})
 
 
 class GraphModule:
@@ -207,6 +226,40 @@ class Refusals(unittest.TestCase):
             failures=[Thing(failure_type=kind)]))))
         self.assertFalse(refusal.decided(Thing(_report=Thing(failures=[]))))
         self.assertFalse(refusal.decided(Thing()))
+
+
+class Reached(unittest.TestCase):
+    """Parameters that no gradient reaches do not train."""
+
+    def unreached(self, *between):
+        """Of p, which the last of these reads or which they write somewhere."""
+        p, x = (node(n, name=n, value=Tensor(), users=[1]) for n in "px")
+        nodes = [p, x]
+        for make in between:
+            nodes.append(make(p, nodes[2] if len(nodes) > 2 else x, nodes[-1]))
+        nodes[-1].name = "y"
+        made = program(nodes)
+        made.graph = made.graph_module.graph
+        made.graph_signature.user_outputs = ["y"]
+        made.graph_signature.inputs_to_parameters = {"p": "net.p"}
+        return reached.unreached(made)
+
+    def test_values(self):
+        for floating, found in ((True, []), (None, []), (False, ["net.p"])):
+            self.assertEqual(self.unreached(
+                lambda p, y, last: node(OpOverload(False), p,
+                                        value=Tensor(floating)),
+                lambda p, y, last: node(OpOverload(False), last,
+                                        value=Tensor())), found)
+
+    def test_views(self):
+        """y[:, 0] = p: nobody reads the result of the write."""
+        def copied(p, y, last): return node(OpOverload(False), y, value=Tensor())
+        def view(p, y, last): return node(OpOverload(False, True), y, value=Tensor())
+        def write(p, y, last): return node(OpOverload(True), last, p, value=Tensor())
+        def read(p, y, last): return node(OpOverload(False), y, value=Tensor())
+        self.assertEqual(self.unreached(copied, view, write, read), [])
+        self.assertEqual(self.unreached(copied, copied, write, read), ["net.p"])
 
 
 class Bodies(unittest.TestCase):

@@ -11,6 +11,7 @@ import torch
 from . import _torch_functions as functions
 from . import _torch_losses as losses
 from . import _torch_ops as ops
+from . import _torch_reached as reached
 from . import _torch_refusal as refusal
 
 # ---- the program ------------------------------------------------------------
@@ -74,9 +75,7 @@ def _stop_without_grad(graph_module: Any) -> None:
                     node.args[0] is not False:
                 continue
             for item in list(node.users):
-                value = item.meta.get("val")
-                if not isinstance(value, torch.Tensor) or \
-                        not value.is_floating_point():
+                if not reached.has_gradient(item.meta.get("val")):
                     continue
                 with graph.inserting_after(item):
                     stop = graph.call_function(aten.detach.default, (item,))
@@ -86,35 +85,6 @@ def _stop_without_grad(graph_module: Any) -> None:
                 item.replace_all_uses_with(
                     stop, delete_user_cb=lambda user, s=stop: user is not s)
     graph_module.recompile()
-
-
-# Results that have nothing but the shape of an operand.
-_SHAPED = {f"{what}_like" for what in ("ones", "zeros", "full", "empty", "rand",
-                                       "randn", "randint")} | {
-    f"new_{what}" for what in ("ones", "zeros", "full", "empty")}
-
-
-def _unreached(program: Any) -> list[str]:
-    """Parameters that no gradient reaches from any output, whose grad is None in
-    PyTorch."""
-    hop, signature = torch.ops.higher_order, program.graph_signature
-    results, seen = set(signature.user_outputs), set()
-    shaped = {getattr(torch.ops.aten, name) for name in _SHAPED}
-    todo = [n for n in program.graph.nodes if n.name in results]
-    while todo:
-        node = todo.pop()
-        value = node.meta.get("val")
-        if node in seen or isinstance(value, (torch.SymInt, int)) or (
-                isinstance(value, torch.Tensor) and not value.is_floating_point()):
-            continue
-        seen.add(node)
-        stops = node.target is torch.ops.aten.detach.default or (
-            node.target is hop.wrap_with_set_grad_enabled and not node.args[0]
-        ) or getattr(node.target, "overloadpacket", None) in shaped
-        todo.extend(() if stops else node.all_input_nodes)
-    return [target for name, target in signature.inputs_to_parameters.items()
-            if any(n.name == name and n.users and n not in seen
-                   for n in program.graph.nodes)]
 
 
 def _with(program: Any, table: Mapping[Any, Any]) -> Any:
@@ -304,7 +274,7 @@ def translate(program: Any, module: Any, output_names: Sequence[str] | None,
     names = output_names or _output_names(program)
     frozen = _name_parameters(program, module)
     prepared = _prepare(program)
-    frozen += _unreached(prepared)
+    frozen += reached.unreached(prepared)
 
     def write(p: Any) -> Any:
         with _keeping_updates(p):

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of a program that a gradient reaches."""
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+import torch
+
+# Results that have nothing but the shape of an operand.
+_SHAPED = {f"{what}_like" for what in ("ones", "zeros", "full", "empty", "rand",
+                                       "randn", "randint")} | {
+    f"new_{what}" for what in ("ones", "zeros", "full", "empty")}
+
+
+def has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (
+        value.is_floating_point() or value.is_complex())
+
+
+def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
+    """Operands whose memory a node's results may have, or writes to; whether it
+    writes."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        yield from ((n, False) for n in node.all_input_nodes)
+        return
+    for k, argument in enumerate(node.target._schema.arguments):
+        given = node.args[k] if k < len(node.args) else \
+            node.kwargs.get(argument.name)
+        if argument.alias_info is not None:
+            for n in given if isinstance(given, (list, tuple)) else (given,):
+                if isinstance(n, torch.fx.Node):
+                    yield n, argument.alias_info.is_write
+
+
+class _Memory:
+    """Which nodes of a graph write to the memory of which others: y[:, 0] = p writes
+    to a view whose result nobody reads."""
+
+    def __init__(self, graph: Any) -> None:
+        self._parent: dict[Any, Any] = {}
+        writes = []
+        for node in graph.nodes:
+            for operand, written in _shared(node):
+                self._parent[self._first(operand)] = self._first(node)
+                writes += [node] if written else []
+        self._writes: dict[Any, list[Any]] = {}
+        for node in writes:
+            self._writes.setdefault(self._first(node), []).append(node)
+
+    def _first(self, node: Any) -> Any:
+        while self._parent.get(node, node) is not node:
+            node = self._parent[node]
+        return node
+
+    def writes(self, node: Any) -> list[Any]:
+        return self._writes.get(self._first(node), [])
+
+
+def unreached(program: Any) -> list[str]:
+    """Parameters that no gradient reaches from any output, whose grad is None in
+    PyTorch."""
+    hop, signature = torch.ops.higher_order, program.graph_signature
+    results, seen = set(signature.user_outputs), set()
+    shaped = {getattr(torch.ops.aten, name) for name in _SHAPED}
+    memory = _Memory(program.graph)
+    todo = [n for n in program.graph.nodes if n.name in results]
+    while todo:
+        node = todo.pop()
+        value = node.meta.get("val")
+        if node in seen or isinstance(value, (torch.SymInt, int)) or (
+                isinstance(value, torch.Tensor) and not has_gradient(value)):
+            continue
+        seen.add(node)
+        todo.extend(memory.writes(node))
+        stops = node.target is torch.ops.aten.detach.default or (
+            node.target is hop.wrap_with_set_grad_enabled and not node.args[0]
+        ) or getattr(node.target, "overloadpacket", None) in shaped
+        todo.extend(() if stops else node.all_input_nodes)
+    return [target for name, target in signature.inputs_to_parameters.items()
+            if any(n.name == name and n.users and n not in seen
+                   for n in program.graph.nodes)]
