@@ -221,6 +221,15 @@ def kept():
             z = torch.zeros(6, 4).index_put((torch.where(mask)[0],), h[mask], accumulate=True)
             return s.m(y).pow(2).mean() + (z + y.masked_scatter(mask[:, None], h)).pow(2).mean()
 
+    class GradientPastNoGrad(Base):
+        """A gradient past factors that no_grad() computes."""
+        own_loss = True
+        def forward(s, x):
+            x = x.clone().requires_grad_(True); h = torch.tanh(s.l(x))
+            with torch.no_grad(): scale = h.abs().amax(1, keepdim=True) + s.m(h * h).mean(1, keepdim=True)
+            g, = torch.autograd.grad((h * scale).sin().sum(), x, create_graph=True)
+            return (s.m(h).square().mean() + g.square().mean()) / 2
+
     class Written(Masked):
         """Parameters that forward writes to views of what it reads later."""
         kind = "some"
@@ -366,5 +375,5 @@ def kept():
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GradientPastNoGrad, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

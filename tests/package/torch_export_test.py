@@ -104,6 +104,7 @@ import ampc  # noqa: E402
 import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
 from ampc import _torch_body as body_of  # noqa: E402
+from ampc import _torch_differentiated as differentiated  # noqa: E402
 from ampc import _torch_grad as grad  # noqa: E402
 from ampc import _torch_reached as reached  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
@@ -226,6 +227,18 @@ class Refusals(unittest.TestCase):
             failures=[Thing(failure_type=kind)]))))
         self.assertFalse(refusal.decided(Thing(_report=Thing(failures=[]))))
         self.assertFalse(refusal.decided(Thing()))
+
+
+class Gradients(unittest.TestCase):
+    """torch.autograd.grad in forward."""
+
+    def test_complex_numbers(self):
+        real, other = (node(OpOverload(False), value=Tensor(kind))
+                       for kind in (True, None))
+        differentiated._are_real([real])
+        with self.assertRaisesRegex(NotImplementedError, "complex numbers on the way "
+                                    "from its inputs to its outputs .net.py, line 7"):
+            differentiated._are_real([real, other])
 
 
 class Reached(unittest.TestCase):

@@ -12,6 +12,7 @@ import torch.utils._pytree as pytree
 
 from . import _torch_grad as grad
 from . import _torch_refusal as refusal
+from . import _torch_written as written
 from ._torch_backward import backward_table, plain
 
 # ---- the backward of one node -----------------------------------------------
@@ -152,6 +153,10 @@ class _Gradients:
         return found
 
 
+def _line(node: Any) -> str:
+    return refusal.line(node.meta.get("stack_trace"))
+
+
 def _passes(node: Any) -> bool:
     """False where torch's autograd stops."""
     hop = torch.ops.higher_order
@@ -161,11 +166,20 @@ def _passes(node: Any) -> bool:
         node.target is not operator.getitem
 
 
+def _are_real(path: Sequence[Any]) -> None:
+    for n in path:
+        value = n.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            raise NotImplementedError("complex numbers on the way from its inputs to "
+                                      f"its outputs ({_line(n)})")
+
+
 def _differentiate(graph: Any, call: Any) -> None:
     """The gradients of one call, in its place."""
     ys, xs, dys, again = call.args
     path = _between(ys, xs)
     order = [n for n in graph.nodes if n in path]
+    _are_real(order)
     of = {n for n in path if _floats(n.meta.get("val"))}
     found = _Gradients(graph)
     with graph.inserting_before(call):
@@ -207,6 +221,7 @@ def expand(program: Any) -> Any:
     if not calls:
         return program
     lines = [refusal.line(n.meta.get("stack_trace")) for n in calls]
+    written.stop_without_grad(program.graph_module)  # which the next line forgets
     program = program.run_decompositions({})  # nothing writes to its operands
     graph = program.graph_module.graph
     calls = [n for n in graph.nodes if n.target is grad.operator()]

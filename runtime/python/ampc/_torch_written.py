@@ -65,7 +65,7 @@ def _name_parameters(program: Any, module: Any) -> list[str]:
     return frozen
 
 
-def _stop_without_grad(graph_module: Any) -> None:
+def stop_without_grad(graph_module: Any) -> None:
     """What torch.no_grad() computed passes no gradient: a detach behind it says
     so in the file, where no_grad itself leaves nothing."""
     aten, hop = torch.ops.aten, torch.ops.higher_order
@@ -105,7 +105,7 @@ def _without_guards(program: Any) -> None:
 
 def _prepare(program: Any) -> Any:
     _without_guards(program)
-    _stop_without_grad(program.graph_module)
+    stop_without_grad(program.graph_module)
     return _with(program, functions.table())
 
 
