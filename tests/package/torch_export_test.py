@@ -9,6 +9,7 @@ import re
 import sys
 import types
 import unittest
+import unittest.mock
 from types import SimpleNamespace as Thing
 
 
@@ -86,6 +87,14 @@ def tree_map(f, tree):
     return f(tree)
 
 
+def tree_leaves(tree):
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (tuple, list)):
+        return [leaf for x in tree for leaf in tree_leaves(x)]
+    return [tree]
+
+
 torch = Tree("torch")
 torch.Tensor = Tensor
 torch.nn.Module = Module
@@ -96,6 +105,7 @@ torch.SymInt = type("SymInt", (), {})
 torch.fx.Node = Thing
 torch.overrides.TorchFunctionMode = type("TorchFunctionMode", (), {})
 torch.utils._pytree.tree_map = tree_map
+torch.utils._pytree.tree_leaves = tree_leaves
 sys.modules.update({"torch": torch, "torch.utils": torch.utils,
                     "torch.utils._pytree": torch.utils._pytree})
 sys.path.insert(0, os.path.join(os.getcwd(), "runtime/python"))
@@ -105,6 +115,7 @@ import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
 from ampc import _torch_body as body_of  # noqa: E402
 from ampc import _torch_differentiated as differentiated  # noqa: E402
+from ampc import _torch_functions as functions  # noqa: E402
 from ampc import _torch_grad as grad  # noqa: E402
 from ampc import _torch_reached as reached  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
@@ -239,6 +250,21 @@ class Gradients(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "complex numbers on the way "
                                     "from its inputs to its outputs .net.py, line 7"):
             differentiated._are_real([real, other])
+
+
+    def test_functions(self):
+        """Their own gradient, of what they saved, and of complex numbers."""
+        def defect(again, floating=True, **saved):
+            context = Thing(dirty=False, saved_tensors=(), **saved)
+            return functions._defect("F", Thing(
+                ctx=context, inputs=[Tensor(floating)], out=(Tensor(),)), again)
+        with unittest.mock.patch.object(functions, "_linear", lambda call: True):
+            self.assertIsNone(defect(True, mask=Tensor(False)))
+            self.assertIsNone(defect(False, x=Tensor()))
+            for x in (Tensor(), [Tensor(None)]):
+                self.assertIn("the backward of F reads what its forward saved",
+                              defect(True, x=x))
+            self.assertIn("F takes or gives complex numbers", defect(False, None))
 
 
 class Reached(unittest.TestCase):

@@ -9,6 +9,7 @@ import traceback
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
+import torch.utils._pytree as pytree
 
 from . import _torch_forms as forms
 from . import _torch_grad as grad
@@ -125,16 +126,14 @@ def trace() -> str:
 
 
 @contextlib.contextmanager
-def traced() -> Iterator[list[Any]]:
-    """Functions of the user's are exported with their backward."""
-    calls: list[Any] = []
-
+def traced(calls: list[Any]) -> Iterator[None]:
+    """Functions of the user's are exported with their backward, and listed."""
     def apply(cls: Any, *args: Any) -> Any:
         calls.append(cls)
         return _Call(cls, args).outputs()
 
     with _patched(apply):
-        yield calls
+        yield
 
 
 def _linear(call: _Call) -> bool:
@@ -151,21 +150,39 @@ def _linear(call: _Call) -> bool:
                for (_, x), (_, y), (_, z) in zip(ga, gb, gc))
 
 
+def _numbers(x: Any) -> list[Any]:
+    return [v for v in pytree.tree_leaves(x) if isinstance(v, torch.Tensor) and
+            (v.is_floating_point() or v.is_complex())]
+
+
+def _defect(name: str, call: Any, again: bool) -> str | None:
+    if call.ctx.dirty:
+        return f"{name} changes its input"
+    if any(v.is_complex() for v in _numbers([call.inputs, call.out])):
+        return (f"{name} takes or gives complex numbers, whose gradient the file "
+                "would not have")
+    if again and _numbers([call.ctx.saved_tensors, vars(call.ctx)]):
+        return (f"the backward of {name} reads what its forward saved; torch.autograd."
+                "grad(create_graph=True) takes the gradient of that, which the file "
+                "would not have: write it without a Function")
+    if not _linear(call):
+        return f"the backward of {name} is not linear in the gradient that it is given"
+    return None
+
+
 def defects(calls: list[Any], module: Any, args: Any, kwargs: Any,
-            line: Callable[[str], str]) -> list[str]:
-    """Functions whose backward the file would not have; the module runs once
-    for it, and its buffers and the random numbers are restored."""
+            line: Callable[[str], str], again: bool) -> list[str]:
+    """Functions whose backward the file would not have, or, if `again`, its own
+    gradient; the module runs once for it, and its buffers and the random numbers
+    are restored."""
     found: list[str] = []
     if not calls:
         return found
 
     def apply(cls: Any, *values: Any) -> Any:
         call = _Call(cls, values)
-        if call.ctx.dirty:
-            found.append(f"{line(trace())}: {cls.__name__} changes its input")
-        elif not _linear(call):
-            found.append(f"{line(trace())}: the backward of {cls.__name__} is "
-                         "not linear in the gradient that it is given")
+        what = _defect(cls.__name__, call, again)
+        found.extend([f"{line(trace())}: {what}"] if what else [])
         return call.out[0] if call.single else call.out
 
     state = [(b, b.detach().clone()) for b in module.buffers()]

@@ -65,6 +65,12 @@ def called(outputs: Any, inputs: Any, grad_outputs: Any = None,
     return tuple(operator()(ys, xs, given, create_graph))
 
 
+def again(program: Any) -> bool:
+    """Whether it has a call with a gradient of its own."""
+    return any(n.target is operator() and n.args[3] for m in program.modules()
+               if isinstance(m, torch.fx.GraphModule) for n in m.graph.nodes)
+
+
 class Skipped(torch.overrides.TorchFunctionMode):
     """Gradients are zeros: for a run of a module that only looks at its calls."""
 

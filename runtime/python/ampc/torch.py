@@ -28,6 +28,7 @@ from . import _torch_bodies as bodies
 from . import _torch_captured as captured
 from . import _torch_differentiated as differentiated
 from . import _torch_functions as functions
+from . import _torch_grad as grad
 from . import _torch_refusal as refusal
 from . import _torch_written as written
 from ._c import Error
@@ -103,22 +104,26 @@ def export(module: Any, args: Any, path: Path, *,
         any_batch = False
         if dynamic_shapes is None:
             args, kwargs, any_batch = captured.batched(args, kwargs)
+        calls: list[Any] = []
         with refusal.hooks() as hooks:
             try:
-                with functions.traced() as calls:
+                with functions.traced(calls):
                     program = captured.capture(module, args, kwargs, any_batch,
                                                dynamic_shapes)
             except Exception:
-                refusal.refuse(problems + hooks)
+                refusal.refuse(problems + hooks + functions.defects(
+                    calls, module, args, kwargs, refusal.line, False))
                 raise
-            problems += functions.defects(calls, module, args, kwargs, refusal.line)
+            problems += functions.defects(calls, module, args, kwargs, refusal.line,
+                                          grad.again(program.graph_module))
         try:
             program = differentiated.expand(program)
         except Error:
+            refusal.refuse(problems + hooks)
             if not any_batch:
                 raise
             any_batch = False
-            with functions.traced():
+            with functions.traced([]):
                 program = differentiated.expand(captured.capture(
                     module, args, kwargs, False, None))
         problems += hooks + refusal.unfit_program(program)
@@ -133,7 +138,7 @@ def export(module: Any, args: Any, path: Path, *,
             if not any_batch:
                 raise
             try:  # some translations want numbers
-                with functions.traced():
+                with functions.traced([]):
                     program = differentiated.expand(captured.capture(
                         module, args, kwargs, False, None))
                 model = written.translate(program, module, output_names, options)
