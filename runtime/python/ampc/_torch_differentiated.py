@@ -214,6 +214,14 @@ def _differentiate(graph: Any, call: Any) -> None:
     graph.erase_node(call)
 
 
+def _any_strides(graph: Any) -> None:
+    """A view says how its operand lies in memory, which a backward changes."""
+    aten = torch.ops.aten
+    for node in graph.nodes:
+        if node.target is aten.view.default:
+            node.target = aten.reshape.default
+
+
 def expand(program: Any) -> Any:
     """The program without calls of torch.autograd.grad."""
     calls = [n for n in refusal.graph_nodes(program.graph_module)
@@ -231,9 +239,11 @@ def expand(program: Any) -> Any:
     for node, line in zip(calls, lines):
         try:  # an LSTM in its steps, not as a routine of the processor's library
             with torch.backends.mkldnn.flags(enabled=False):
+                _any_strides(graph)
                 _differentiate(graph, node)
         except Exception as e:  # torch has many kinds of them
             refusal.refuse([f"{line}: torch.autograd.grad: {e}"])
+    _any_strides(graph)
     graph.eliminate_dead_code()
     graph.lint()
     program.graph_module.recompile()
