@@ -176,7 +176,7 @@ def _are_real(path: Sequence[Any]) -> None:
 
 def _differentiate(graph: Any, call: Any) -> None:
     """The gradients of one call, in its place."""
-    ys, xs, dys, again = call.args
+    ys, xs, dys, again, zeros = call.args
     path = _between(ys, xs)
     order = [n for n in graph.nodes if n in path]
     _are_real(order)
@@ -203,8 +203,12 @@ def _differentiate(graph: Any, call: Any) -> None:
         for item in list(call.users):
             x = xs[item.args[1]]
             dx = found.get(x)
+            if dx is None and zeros:
+                dx = graph.call_function(torch.ops.aten.zeros_like.default, (x,))
+                dx.meta = dict(item.meta)
             if dx is None:
-                raise RuntimeError("the outputs do not depend on an input")
+                raise RuntimeError("the outputs do not depend on an input: leave it "
+                                   "out, or materialize_grads=True gives zeros")
             if not again:
                 stopped = graph.call_function(torch.ops.aten.detach.default, (dx,))
                 stopped.meta = dict(dx.meta)

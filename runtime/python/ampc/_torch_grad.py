@@ -12,11 +12,12 @@ import torch
 
 @functools.cache
 def operator() -> Any:
-    """ampc::grad(y, x, dy, again): gradients of the x; again: with a gradient of their
-    own."""
+    """ampc::grad(y, x, dy, again, zeros): gradients of the x; again: with a gradient of
+    their own; zeros: of an x on which no y depends."""
     library = torch.library.Library("ampc", "FRAGMENT")
-    library.define("grad(Tensor[] y, Tensor[] x, Tensor[] dy, bool again) -> Tensor[]")
-    library.impl("grad", lambda y, x, dy, again: [torch.empty_like(v) for v in x],
+    library.define("grad(Tensor[] y, Tensor[] x, Tensor[] dy, bool again, bool zeros) "
+                   "-> Tensor[]")
+    library.impl("grad", lambda y, x, dy, again, zeros: [torch.empty_like(v) for v in x],
                  "CompositeExplicitAutograd")
     _kept.append(library)
     return torch.ops.ampc.grad.default
@@ -62,7 +63,7 @@ def called(outputs: Any, inputs: Any, grad_outputs: Any = None,
             raise RuntimeError("grad can be implicitly created only for scalar "
                                "outputs")
         given[k] = torch.ones_like(y) if dy is None else dy
-    return tuple(operator()(ys, xs, given, create_graph))
+    return tuple(operator()(ys, xs, given, create_graph, materialize_grads))
 
 
 def again(program: Any) -> bool:
