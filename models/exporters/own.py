@@ -230,6 +230,17 @@ def kept():
             g, = torch.autograd.grad((h * scale).sin().sum(), x, create_graph=True)
             return (s.m(h).square().mean() + g.square().mean()) / 2
 
+    class GradientParts(Base):
+        """Operators on the way whose backward is written in others, writes to views, and an input that is not read."""
+        own_loss = True
+        def __init__(s): super().__init__(); s.a = nn.GRU(4, 4, batch_first=True)
+        def forward(s, x):
+            x = x.clone().requires_grad_(True); other = torch.ones(3, requires_grad=True); h = s.l(x)
+            h = s.a(h.reshape(3, 2, 4))[0].reshape(6, 4); y = h.clone(); y[:, 0] = h[:, 1] * h[:, 2]
+            y = torch.lerp(y, h, torch.sigmoid(h)) + torch.cumprod(1 + h, 1)
+            g, none = torch.autograd.grad(y.square().sum(), (x, other), create_graph=True, materialize_grads=True)
+            return s.m(y).square().mean() + 0.1 * g.square().mean() + none.sum()
+
     class Written(Masked):
         """Parameters that forward writes to views of what it reads later."""
         kind = "some"
@@ -375,5 +386,5 @@ def kept():
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GradientPastNoGrad, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GradientPastNoGrad, GradientParts, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

@@ -40,6 +40,9 @@ class Tensor:
     def register_hook(self, hook):
         return hook
 
+    def backward(self):
+        pass
+
 
 class Module:
     """A module with children and parameters by name."""
@@ -231,6 +234,17 @@ class Refusals(unittest.TestCase):
                       found[0])
         Tensor().register_hook(print)
         self.assertEqual(len(found), 1)
+
+    def test_gradients_of_forward(self):
+        before = torch.func.vjp
+        with refusal.hooks() as found:
+            for call, name in ((Tensor().backward, "backward"),
+                               (torch.func.vjp, "torch.func.vjp")):
+                with self.assertRaises(NotImplementedError):
+                    call()
+                self.assertIn(f"{name} is not exported: call torch.autograd.grad",
+                              found[-1])
+        self.assertIs(torch.func.vjp, before)
 
     def test_what_depends_on_values(self):
         kind = Thing(name="DATA_DEPENDENT_ERROR")

@@ -9,6 +9,8 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from . import _torch_functions as functions
+
 # ---- convolution, pooling ---------------------------------------------------
 
 
@@ -163,6 +165,9 @@ def _plain() -> dict[Any, Callable[..., Any]]:
             _batch_norm(x, w, b, mean, var, training, momentum, eps)[0],
         aten.instance_norm.default: _instance_norm,
         aten.scaled_dot_product_attention.default: _attend,
+        aten.copy.default: lambda x, y, *_, **k: y.to(x.dtype).expand_as(x),
+        aten.cumprod.default: functions.cumprod,
+        aten.lerp.Tensor: lambda x, y, weight: x + weight * (y - x),
         aten.native_layer_norm.default: _layer_norm,
         aten.native_group_norm.default: _group_norm,
         aten.native_batch_norm.default: _batch_norm,

@@ -193,6 +193,9 @@ def _differentiate(graph: Any, call: Any) -> None:
             leaves = pytree.tree_leaves((node.args, node.kwargs))
             if not any(a in of for a in leaves if isinstance(a, torch.fx.Node)):
                 continue
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                raise NotImplementedError(
+                    f"a branch or a loop on the way ({_line(node)})")
             backward = _Backward(node, of, dy)
             inputs = [leaves[k] for k in backward.operands] + \
                 [g for g in dy if g is not None]

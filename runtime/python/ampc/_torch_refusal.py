@@ -19,7 +19,7 @@ def line(trace: str | None) -> str:
                        trace or "")
     here = os.path.dirname(__file__)
     own = [f for f in found if f"{os.sep}torch{os.sep}" not in f[0] and
-           not f[0].startswith(here)]
+           not f[0].startswith((here, "<"))]
     if not (own or found):
         return "a line that torch does not tell"
     file, number, text = (own or found)[-1]
@@ -92,9 +92,26 @@ def _readers(buffer: Any) -> list[Any]:
             not (r.users and all(u in states for u in r.users))]
 
 
+# What takes gradients in forward otherwise than torch.autograd.grad.
+_TRANSFORMS = ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian")
+
+
+@contextlib.contextmanager
+def _patched(patches: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    before = [(of, name, getattr(of, name)) for of, name, _ in patches]
+    for of, name, value in patches:
+        setattr(of, name, value)
+    try:
+        yield
+    finally:
+        for of, name, value in before:
+            setattr(of, name, value)
+
+
 @contextlib.contextmanager
 def hooks() -> Iterator[list[str]]:
-    """Hooks that forward gives to tensors, which the file does not have."""
+    """Hooks that forward gives to tensors, which the file does not have, and calls
+    for gradients that cannot be followed."""
     found: list[str] = []
     register = torch.Tensor.register_hook
 
@@ -103,8 +120,15 @@ def hooks() -> Iterator[list[str]]:
                      "which the file does not have")
         return register(tensor, hook) if tensor.requires_grad else None
 
-    torch.Tensor.register_hook = record
-    try:
+    def refused(name: str) -> Any:
+        def call(*_: Any, **__: Any) -> Any:
+            found.append(f"{line(functions.trace())}: {name} is not exported: call "
+                         "torch.autograd.grad(outputs, inputs, create_graph=True)")
+            raise NotImplementedError(found[-1])
+        return call
+
+    with _patched([(torch.Tensor, "register_hook", record),
+                   (torch.Tensor, "backward", refused("backward")),
+                   *((torch.func, name, refused(f"torch.func.{name}"))
+                     for name in _TRANSFORMS)]):
         yield found
-    finally:
-        torch.Tensor.register_hook = register

@@ -111,8 +111,9 @@ def export(module: Any, args: Any, path: Path, *,
                     program = captured.capture(module, args, kwargs, any_batch,
                                                dynamic_shapes)
             except Exception:
-                refusal.refuse(problems + hooks + functions.defects(
-                    calls, module, args, kwargs, refusal.line, False))
+                refusal.refuse(problems + hooks)
+                refusal.refuse(functions.defects(calls, module, args, kwargs,
+                                                 refusal.line, False))
                 raise
             problems += functions.defects(calls, module, args, kwargs, refusal.line,
                                           grad.again(program.graph_module))
