@@ -81,15 +81,20 @@ static int wino_geometry(const LibConv *c, int dgrad, const WinoRule *rule,
            WINO_SOURCE_MAX;
 }
 
-/* Tiles of 4x4 where they pay; else tiles of 2x2 where kind permits them. */
-static int wino_choose(const LibConv *c, int dgrad, int large, int kind,
+static int wino_is_narrow(int64_t dtype) {
+    return dtype == AMPC_BF16 || dtype == AMPC_F16;
+}
+
+/* Tiles of 4x4 only where both factors have 16 bits; else tiles of 2x2 where
+   kind permits them. */
+static int wino_choose(const LibConv *c, int dgrad, int narrow, int kind,
                        WinoPlan *p) {
     int flat =
         c->in[0] == 1 && c->out[0] == 1 && c->kernel[0] == 1 && c->pad[0] == 0;
     for (int i = 1; i < 3; i++)
         flat &= c->kernel[i] == 3 && c->stride[i] == 1 && c->dilation[i] == 1;
     if (!flat || kind == TILE_AMX) return 0;
-    for (int i = large; i >= 0; i--)
+    for (int i = narrow; i >= 0; i--)
         if ((i || kind == TILE_WIDENED) &&
             wino_geometry(c, dgrad, &wino_rules[i], p))
             return 1;
@@ -97,14 +102,16 @@ static int wino_choose(const LibConv *c, int dgrad, int large, int kind,
 }
 
 int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
-    if (!wino_choose(c, dgrad, 1, kind, p)) return 0;
+    int narrow = wino_is_narrow(dgrad ? c->y_dtype : c->x_dtype) &&
+                 wino_is_narrow(c->w_dtype);
+    if (!wino_choose(c, dgrad, narrow, kind, p)) return 0;
     p->weights = wino_place(p->x.p.channels * p->cols);
     /* Each item reads all weights: fewer items if these are large. */
-    int heavy = p->edge == 4 && wino_places(p) * p->weights > WINO_SOURCE_MAX;
+    int large = p->edge == 4 && wino_places(p) * p->weights > WINO_SOURCE_MAX;
     int64_t tile = wino_places(p) * (p->channels + 3 * BLOCK_COLS);
-    int64_t source = heavy ? WINO_SOURCE_MAX : WINO_SOURCE;
+    int64_t source = large ? WINO_SOURCE_MAX : WINO_SOURCE;
     int64_t tiles = min64(source / tile, WINO_ITEM);
-    int64_t all = p->x.images * p->high, items = (heavy ? 2 : 4) * threads;
+    int64_t all = p->x.images * p->high, items = (large ? 2 : 4) * threads;
     p->rows = max64(1, tiles / p->wide);
     if (threads > 1) p->rows = min64(p->rows, max64(1, all / items));
     p->rows = wino_rows(p->rows, p->wide);
@@ -121,10 +128,11 @@ int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
 }
 
 int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
+    int narrow = wino_is_narrow(c->x_dtype) && wino_is_narrow(c->y_dtype);
     int64_t sums = c->c * c->k;
-    int large =
-        sums <= WINO_SUMS_4 || c->n * c->out[1] * c->out[2] <= WINO_ONCE;
-    if (!wino_choose(c, 0, large, kind, p)) return 0;
+    if (sums > WINO_SUMS_4 && c->n * c->out[1] * c->out[2] > WINO_ONCE)
+        narrow = 0;
+    if (!wino_choose(c, 0, narrow, kind, p)) return 0;
     LibConv same = *c; /* dY is the source of a convolution of one point */
     same.c = c->k;
     for (int i = 1; i < 3; i++) {

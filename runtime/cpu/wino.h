@@ -12,10 +12,9 @@
    Against double, with 16 to 256 channels of random numbers, the rms error of
    results and of the input gradient is 0.6 to 0.8 times that of a direct sum
    over taps for m = 2, and that of the weight gradient 1.3 times; for m = 4
-   they are 1.9 and 1.6 times. With 64 channels no result is further from double
-   than 2^-21 (m = 2) and 2^-20 (m = 4) times the sum of the magnitudes of its
-   products (cpu_conv_test); the bound of a sum of these 576 products is 2^-15.
-   m is 4 where that is faster, in place of pairs of bf16 (tile.h), too.
+   they are 1.9 and 1.6 times (cpu_conv_test has bounds). So m is 4 only where
+   both factors have 16 bits, whose own rounding is 2000 times as large; it
+   is used instead of pairs of bf16 (tile.h), too.
 
    For m = 2 a result depends only on the nine points that its own taps read, so
    an infinity or a large number beside them does not affect it. For m = 4 all

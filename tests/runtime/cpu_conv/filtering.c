@@ -13,10 +13,10 @@
    channels that do not fill a vector, images staged in turns, wide rows. */
 static const ConvRow filtered[] = {
     {7, 17, 19, 1, {9, 8}, {3, 3}, 1, 1},
-    {3, 33, 16, 1, {13, 14}, {3, 3}, 1, 0},
+    {3, 33, 16, 1, {13, 15}, {3, 3}, 1, 0},
     {3, 16, 50, 1, {12, 11}, {3, 3}, 1, 2},
-    {100, 40, 21, 1, {9, 5}, {3, 3}, 1, 1},
-    {1, 20, 30, 1, {2, 300}, {3, 3}, 1, 1},
+    {70, 40, 21, 1, {8, 8}, {3, 3}, 1, 1},
+    {1, 20, 30, 1, {3, 300}, {3, 3}, 1, 1},
 };
 
 TEST_CASE(conv, minimal_filtering) {
@@ -24,18 +24,16 @@ TEST_CASE(conv, minimal_filtering) {
     for (size_t i = 0; i < sizeof filtered / sizeof *filtered; i++) {
         LibConv c = conv_of_row(&filtered[i]);
         WinoPlan p;
-        for (int dgrad = 0; dgrad < 2; dgrad++) {
-            CHECK(wino_plan(&c, dgrad, TILE_WIDENED, 1, &p));
-            CHECK_EQ_INT(p.edge, 2);
-        }
+        CHECK(wino_plan(&c, 0, TILE_WIDENED, 1, &p));
+        CHECK(wino_plan(&c, 1, TILE_WIDENED, 1, &p));
         CHECK(wino_wgrad_plan(&c, TILE_WIDENED, &p));
         CHECK(!wino_plan(&c, 0, TILE_PAIRS, 1, &p));
         conv_check_row(&filtered[i]);
     }
 }
 
-/* Tiles of 4x4 results: heights and widths that do not fill them, and the rest
-   as above; a sum of dW over several turns, and one by slices. */
+/* Tiles of 4x4 results in 16 bits: heights and widths that do not fill them,
+   and the rest as above; a sum of dW over several turns, and one by slices. */
 static const ConvRow filtered_4[] = {
     {11, 17, 19, 1, {7, 7}, {3, 3}, 1, 1},
     {3, 33, 16, 1, {15, 18}, {3, 3}, 1, 0},
@@ -45,11 +43,12 @@ static const ConvRow filtered_4[] = {
     {9, 100, 70, 1, {8, 15}, {3, 3}, 1, 1},
 };
 
-TEST_CASE(conv, minimal_filtering_by_larger_tiles) {
+TEST_CASE(conv, minimal_filtering_in_16_bits) {
     rng = 31;
     for (size_t i = 0; i < sizeof filtered_4 / sizeof *filtered_4; i++) {
         LibConv c = conv_of_row(&filtered_4[i]);
         WinoPlan p;
+        c.x_dtype = c.w_dtype = c.y_dtype = AMPC_BF16;
         for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
             int here = kind != TILE_AMX;
             CHECK_EQ_INT(wino_plan(&c, 0, kind, 1, &p) ? p.edge : 0, 4 * here);
@@ -64,6 +63,7 @@ TEST_CASE(conv, minimal_filtering_by_larger_tiles) {
     LibConv many =
         conv_of_row(&(ConvRow){9, 256, 256, 1, {14, 14}, {3, 3}, 1, 1});
     WinoPlan p;
+    many.x_dtype = many.w_dtype = many.y_dtype = AMPC_F16;
     CHECK(wino_plan(&many, 0, TILE_WIDENED, 1, &p) && p.edge == 4);
     CHECK(wino_wgrad_plan(&many, TILE_WIDENED, &p) && p.edge == 2);
 }
@@ -77,8 +77,8 @@ static double conv_worst(const float *got, const double *want,
 }
 
 TEST_CASE(conv, minimal_filtering_is_as_exact_as_taps) {
-    static const ConvRow few = {1, 64, 32, 1, {15, 15}, {3, 3}, 1, 1};
-    static const ConvRow many = {2, 64, 32, 1, {15, 15}, {3, 3}, 1, 1};
+    static const ConvRow few = {1, 64, 32, 1, {16, 16}, {3, 3}, 1, 1};
+    static const ConvRow many = {2, 64, 32, 1, {16, 16}, {3, 3}, 1, 1};
     double worst[2];
     rng = 28;
     pools_open();
@@ -87,7 +87,6 @@ TEST_CASE(conv, minimal_filtering_is_as_exact_as_taps) {
         WinoPlan p;
         k.c.x_dtype = k.c.w_dtype = k.c.y_dtype = AMPC_F32;
         CHECK_EQ_INT(wino_plan(&k.c, 0, TILE_WIDENED, 1, &p), filters);
-        CHECK(!filters || p.edge == 2);
         conv_fill(&k);
         const double *want[] = {k.y, k.dx, k.dw};
         const double *mag[] = {k.y_mag, k.dx_mag, k.dw_mag};
@@ -109,15 +108,17 @@ TEST_CASE(conv, minimal_filtering_is_as_exact_as_taps) {
     CHECK(worst[1] <= worst[0]);
 }
 
-/* The result has 32 bits, so that only sums err. */
-static void larger_tiles_are_near_double(int64_t factors) {
+/* Both factors have 16 bits, the result 32, so that only sums err. */
+TEST_CASE(conv, minimal_filtering_in_16_bits_is_near_double) {
     static const ConvRow row = {4, 64, 32, 1, {16, 16}, {3, 3}, 1, 1};
     double worst = 0;
+    rng = 32;
+    pools_open();
     for (int which = 0; which < 3; which++) {
         ConvCase k = {.c = conv_of_row(&row)};
         WinoPlan p;
         int64_t *const result[] = {&k.c.y_dtype, &k.c.x_dtype, &k.c.w_dtype};
-        k.c.x_dtype = k.c.w_dtype = k.c.y_dtype = factors;
+        k.c.x_dtype = k.c.w_dtype = k.c.y_dtype = AMPC_F16;
         *result[which] = AMPC_F32;
         CHECK(which == 2 ? wino_wgrad_plan(&k.c, TILE_WIDENED, &p)
                          : wino_plan(&k.c, which, TILE_WIDENED, 1, &p));
@@ -135,23 +136,17 @@ static void larger_tiles_are_near_double(int64_t factors) {
         block_free(out);
         conv_free(&k);
     }
-    CHECK_MSG(worst <= TOL_FILTERED_4, "%g", worst);
-}
-
-TEST_CASE(conv, minimal_filtering_by_larger_tiles_is_near_double) {
-    rng = 32;
-    pools_open();
-    larger_tiles_are_near_double(AMPC_F16);
-    larger_tiles_are_near_double(AMPC_F32);
     pools_close();
+    CHECK_MSG(worst <= TOL_FILTERED_4, "%g", worst);
 }
 
 /* A result does not depend on elements that it does not read, even in the
    same tile of 2x2; in a tile of 4x4 it may be NaN. */
-static void filtering_keeps_infinities_apart(int edge, int dtype) {
-    ConvRow row = {edge == 4 ? 5 : 4, 16, 16, 1, {11, 11}, {3, 3}, 1, 1};
+static void filtering_keeps_infinities_apart(int edge) {
+    static const ConvRow row = {5, 16, 16, 1, {11, 11}, {3, 3}, 1, 1};
     ConvCase k = {.c = conv_of_row(&row)};
     WinoPlan p;
+    int dtype = edge == 4 ? AMPC_F16 : AMPC_F32;
     rng = 29;
     pools_open();
     k.c.x_dtype = k.c.w_dtype = dtype;
@@ -193,7 +188,6 @@ static void filtering_keeps_infinities_apart(int edge, int dtype) {
 }
 
 TEST_CASE(conv, minimal_filtering_keeps_infinities_apart) {
-    filtering_keeps_infinities_apart(2, AMPC_F32);
-    filtering_keeps_infinities_apart(4, AMPC_F32);
-    filtering_keeps_infinities_apart(4, AMPC_F16);
+    filtering_keeps_infinities_apart(2);
+    filtering_keeps_infinities_apart(4);
 }
