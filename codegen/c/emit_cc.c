@@ -165,9 +165,14 @@ static int start_child(const Child *c, pid_t *pid) {
     return rc;
 }
 
+/* True if the job's program is one word, a path. */
+static bool is_path(const CcJob *job) {
+    return job->program && strchr(job->program, '/');
+}
+
 static const char *job_program(Arena *a, const CcJob *job) {
     if (!job->program) return compiler(a, job->arch);
-    return isa_is_here(job->arch) || strchr(job->program, '/')
+    return isa_is_here(job->arch) || is_path(job)
                ? job->program
                : arena_printf(a, "%s-linux-gnu-%s", job->arch, job->program);
 }
@@ -177,7 +182,11 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     char *argv[MAX_WORDS + 1] = {0};
     int argc = 0;
     pid_t pid;
-    split_words(a, job_program(a, job), argv, &argc);
+    const char *program = job_program(a, job);
+    if (is_path(job))
+        argv[argc++] = arena_printf(a, "%s", program);
+    else
+        split_words(a, program, argv, &argc);
     split_words(a, job->words, argv, &argc);
     Child c = {
         dir, job->log, program_files(a, argv[0]), argv, environment(a, job),
@@ -194,23 +203,24 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
 
 static Status no_program(Diag *d, Arena *a, const CcJob *job, int rc) {
     const char *program = job_program(a, job);
-    if (rc == ENOENT && job->program)
+    if (rc != ENOENT || is_path(job))
+        return fail(d, (Loc){0}, "'%s' does not start: %s", program,
+                    strerror(rc));
+    if (job->program)
         return fail(d, (Loc){0},
                     "no program '%s': an object or archive needs binutils "
                     "(Debian: apt-get install binutils)",
                     program);
-    if (rc == ENOENT && !isa_is_here(job->arch))
+    if (!isa_is_here(job->arch))
         return fail(d, (Loc){0},
                     "no C compiler for %s: '%s' was not found; install one "
                     "(Debian: gcc-aarch64-linux-gnu, gcc-x86-64-linux-gnu) or "
                     "set %s",
                     job->arch, program, compiler_variable(a, job->arch));
-    if (rc == ENOENT)
-        return fail(d, (Loc){0},
-                    "no C compiler: '%s' was not found; install gcc or clang "
-                    "(Debian: apt-get install gcc libc6-dev) or set CC",
-                    program);
-    return fail(d, (Loc){0}, "'%s' does not start: %s", program, strerror(rc));
+    return fail(d, (Loc){0},
+                "no C compiler: '%s' was not found; install gcc or clang "
+                "(Debian: apt-get install gcc libc6-dev) or set CC",
+                program);
 }
 
 /* malloc'ed content of a file; NULL if it cannot be read, for any reason. */

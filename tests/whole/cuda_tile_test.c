@@ -231,3 +231,15 @@ TEST_CASE(cuda_tile, mistakes_have_a_message) {
     refused("--precision bf16 --target cuda:sm_90 --tile .",
             "--tile .: no lib/libnvrtc.so.13 there");
 }
+
+TEST_CASE(cuda_tile, a_folder_may_have_a_blank_in_its_name) {
+    char *out;
+    REQUIRE(test_write_file(test_tmp("l.amp"), large, strlen(large)));
+    int rc = test_command(&out,
+                          "cd '%s' && mkdir 'my kit' && cp -rs '%s'/. 'my kit' "
+                          "&& '%s' l.amp -o m.so --precision bf16 --target "
+                          "cuda:sm_90 --cache none --tile 'my kit'",
+                          test_tmpdir(), tools(), test_ampc());
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+}
