@@ -11,6 +11,7 @@
    cuda_target.c   the architectures asked for
    nvrtc.c         units to cubins and PTX, by NVRTC through dlopen
    print_tile.c    a product and the kernel after it as one CUDA Tile kernel
+   tile_tools.c    the files of a CUDA toolkit that compile it
 
    A unit is text that starts with #include of the headers below runtime/cuda
    and kmath.h, passed to NVRTC in memory: no CUDA header is needed.          */
@@ -243,6 +244,15 @@ void cuda_tile_refs(const LoweredStep *s, TileStep *t);
 uint32_t cuda_tile_add(Arena *a, CudaSource *c, const TileStep *t);
 /* Called when all steps are known. */
 void cuda_tile_unit(Arena *a, CudaSource *c);
+
+/* ---- tile_tools.c -------------------------------------------------------- */
+
+enum { TOOL_NVRTC, TOOL_TILEIRAS, TOOL_PTXAS, TOOL_NVVM, NTOOLS };
+typedef struct TileTools {
+    const char *home, *file[NTOOLS]; /* absolute */
+} TileTools;
+/* Refuses a folder that lacks one of them. */
+Status tile_tools(Diag *d, Arena *a, const char *dir, TileTools *t);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 

@@ -9,45 +9,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* The first of those files in the toolkit; NULL: it has none. */
-static const char *tool(Arena *a, const char *tools, const char *const *names) {
-    for (; *names; names++) {
-        const char *path = arena_printf(a, "%s/%s", tools, *names);
-        if (access(path, R_OK) == 0) return path;
-    }
-    return NULL;
-}
-
-typedef struct TileTools {
-    const char *home, *nvrtc, *tileiras; /* absolute */
-} TileTools;
-
-static Status find_tools(Diag *d, Arena *a, const char *tools, TileTools *t) {
-    static const char *const nvrtc[] = {"lib/libnvrtc.so.13",
-                                        "lib64/libnvrtc.so.13", NULL};
-    static const char *const tileiras[] = {"bin/tileiras", NULL};
-    char *home = realpath(tools, NULL);
-    t->home = arena_printf(a, "%s", home ? home : tools);
-    free(home);
-    t->nvrtc = tool(a, t->home, nvrtc);
-    t->tileiras = tool(a, t->home, tileiras);
-    if (t->nvrtc && t->tileiras) return OK;
-    return fail(d, (Loc){0},
-                "--tile %s: no %s there; it wants the folder of a CUDA toolkit "
-                "13.3 or later, or nvidia/cu13 of pip install "
-                "nvidia-cuda-nvrtc nvidia-cuda-tileiras nvidia-cuda-nvcc "
-                "nvidia-nvvm",
-                tools, t->nvrtc ? *tileiras : *nvrtc);
-}
 
 static CompileKey key_of_tile(const TileTools *t, const CudaSource *c,
                               const char *arch, Arena *a) {
     CompileKey k = compile_key("tile 1");
     CudaHeaders h = cuda_headers(a, c->tile_unit.text);
-    compile_key_file(&k, t->nvrtc);
-    compile_key_file(&k, t->tileiras);
+    for (int i = 0; i < NTOOLS; i++) compile_key_file(&k, t->file[i]);
     for (int i = 0; i < h.len; i++) compile_key_text(&k, h.data[i].text);
     compile_key_text(&k, c->tile_unit.text);
     compile_key_text(&k, arch);
@@ -110,7 +77,7 @@ static void use_image(Arena *a, CudaSource *c, int i, const char *kept,
 
 static CcJob tileiras_job(Arena *a, const TileTools *t, const char *arch) {
     return (CcJob){.arch = "x86-64",
-                   .program = t->tileiras,
+                   .program = t->file[TOOL_TILEIRAS],
                    .variable = arena_printf(a, "CUDA_HOME=%s", t->home),
                    .words = arena_printf(a,
                                          "--gpu-name %s --remarks=tensorcore "
@@ -126,7 +93,7 @@ Status tile_build(Diag *d, Arena *a, const char *tools, const char *cache,
     int n = c->tile_archs.len;
     VEC(CcJob) jobs = {0};
     VEC(int) of = {0};
-    TRY(find_tools(d, a, tools, &t));
+    TRY(tile_tools(d, a, tools, &t));
     c->tile_images = NEW_ARRAY(a, CudaImage, n + 1);
     for (int i = 0; i < n; i++) {
         size_t size;
@@ -142,7 +109,7 @@ Status tile_build(Diag *d, Arena *a, const char *tools, const char *cache,
         free(kept);
     }
     if (!jobs.len) return OK;
-    TRY(nvrtc_tile_ir(d, a, t.nvrtc, &c->tile_unit, &ir));
+    TRY(nvrtc_tile_ir(d, a, t.file[TOOL_NVRTC], &c->tile_unit, &ir));
     TRY(file_text(d, arena_printf(a, "%s/tile.ir", dir), ir.data, ir.size, NULL,
                   NULL));
     cc_start(a, NULL, dir, jobs.data, jobs.len);

@@ -229,7 +229,31 @@ TEST_CASE(cuda_tile, mistakes_have_a_message) {
     refused("--precision bf16 --target cpu --tile .",
             "--tile is for GPUs from sm_90 on");
     refused("--precision bf16 --target cuda:sm_90 --tile .",
-            "--tile .: no lib/libnvrtc.so.13 there");
+            "--tile .: no lib/libnvrtc.so.13 or lib64/libnvrtc.so.13 there");
+}
+
+/* Files of these names, without content. */
+TEST_CASE(cuda_tile, a_toolkit_without_a_tool_is_refused) {
+    static const struct {
+        const char *file, *message;
+    } tools_in_order[] = {
+        {"lib64/libnvrtc.so.13", "--tile kit: no bin/tileiras there"},
+        {"bin/tileiras", "--tile kit: no bin/ptxas there"},
+        {"bin/ptxas",
+         "--tile kit: no nvvm/lib64/libnvvm.so or lib/libnvvm.so.4 there"},
+    };
+    char *out;
+    require_nvrtc();
+    for (size_t i = 0; i < sizeof tools_in_order / sizeof *tools_in_order;
+         i++) {
+        REQUIRE(test_command(&out,
+                             "cd '%s' && mkdir -p kit/bin kit/lib64 && "
+                             ": > kit/%s",
+                             test_tmpdir(), tools_in_order[i].file) == 0);
+        free(out);
+        refused("--precision bf16 --target cuda:sm_90 --tile kit",
+                tools_in_order[i].message);
+    }
 }
 
 TEST_CASE(cuda_tile, a_folder_may_have_a_blank_in_its_name) {
