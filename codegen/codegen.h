@@ -176,6 +176,8 @@ char *weights_sidecar_path(Arena *a, const char *module);
    machine cannot compile, and every GPU target for the output `object`,
    which cannot hold GPU code (NULL: the output is no object). */
 Status cuda_targets(Options *opt, Diag *d, const char *object);
+/* Refuses --tile DIR where DIR lacks a tool; cuda_targets does so, too. */
+Status cuda_tile_check(const Options *opt, Diag *d);
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
    default cc) for each target level in parallel, link with the embedded

@@ -75,11 +75,16 @@ static bool is_for_tile(const char *arch) {
     return !strncmp(arch, "sm_", 3) && atoi(arch + 3) >= TILE_LEAST;
 }
 
+Status cuda_tile_check(const Options *o, Diag *d) {
+    TileTools t;
+    return o->tile ? tile_tools(d, o->arena, o->tile, &t) : OK;
+}
+
 static Status check_tile(const Options *o, Diag *d) {
     bool any = !o->tile;
     for (int i = 0; i < o->targets.len; i++)
         any |= o->targets.data[i].cuda && is_for_tile(o->targets.data[i].arch);
-    if (any) return OK;
+    if (any) return cuda_tile_check(o, d);
     return fail(d, (Loc){0},
                 "--tile is for GPUs from sm_90 on, and this module has no code "
                 "for one: leave it out, or add --target cuda:sm_90");

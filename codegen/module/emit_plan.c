@@ -554,6 +554,7 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
     TRY(emit_check_products(m, opt, d));
     add_variables(&e);
     TRY(add_programs(&e));
+    emit_tile_warn(&e);
     if (e.target[TARGET_CPU].kernels)
         out->kernels = kernel_texts(a, e.target[TARGET_CPU].kernels);
     if (out->cuda) {

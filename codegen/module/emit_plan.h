@@ -67,6 +67,8 @@ const PlanStep *emit_step(Emit *e, const Graph *g, const LoweredStep *s, int n,
 /* With --tile: adds a PLAN_TILE for steps i and i + 1, which follow it. Returns
    its kernel's number + 1; 0: no Tile kernel does their work. */
 uint32_t emit_tile(Emit *e, const Graph *g, const LoweredStep *steps, int i);
+/* Called behind all steps: warns if none became a PLAN_TILE. */
+void emit_tile_warn(const Emit *e);
 
 /* emit_products.c: refuses what a GPU of the options cannot compute. */
 Status emit_check_products(const Module *m, const Options *o, Diag *d);

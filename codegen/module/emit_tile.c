@@ -87,3 +87,12 @@ uint32_t emit_tile(Emit *e, const Graph *g, const LoweredStep *steps, int i) {
     done->both = arena_dup(e->a, &x, sizeof x);
     return x.fn + 1;
 }
+
+void emit_tile_warn(const Emit *e) {
+    const CudaSource *c = e->out->cuda;
+    if (c && c->tile_archs.len && !c->tiles.len)
+        warn(e->d, (Loc){0},
+             "--tile: no product of this module becomes a CUDA Tile kernel: "
+             "that takes one in bf16 or fp16 with an element-wise kernel "
+             "behind it");
+}

@@ -9,7 +9,10 @@
 static Status check(Session *s, const char *model) {
     Module *m;
     TRY(load_model(s, model, &m));
-    if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag, NULL));
+    if (s->opt.targets.len)
+        TRY(cuda_targets(&s->opt, &s->diag, NULL));
+    else
+        TRY(cuda_tile_check(&s->opt, &s->diag));
     for (int k = 0; k < NUM_ERRORS; k++)
         s->opt.max_error[k] = 0; /* nothing is measured */
     TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));

@@ -230,6 +230,7 @@ TEST_CASE(cuda_tile, mistakes_have_a_message) {
             "--tile is for GPUs from sm_90 on");
     refused("--precision bf16 --target cuda:sm_90 --tile .",
             "--tile .: no lib/libnvrtc.so.13 or lib64/libnvrtc.so.13 there");
+    refused("--precision fp32 --target cuda:sm_90 --tile .", "--tile .: no ");
 }
 
 /* Files of these names, without content. */
@@ -254,6 +255,11 @@ TEST_CASE(cuda_tile, a_toolkit_without_a_tool_is_refused) {
         refused("--precision bf16 --target cuda:sm_90 --tile kit",
                 tools_in_order[i].message);
     }
+    CHECK_EQ_INT(test_command(&out, "cd '%s' && '%s' check l.amp --tile kit",
+                              test_tmpdir(), test_ampc()),
+                 1);
+    CHECK_HAS(out, tools_in_order[2].message);
+    free(out);
 }
 
 TEST_CASE(cuda_tile, a_folder_may_have_a_blank_in_its_name) {
@@ -265,5 +271,17 @@ TEST_CASE(cuda_tile, a_folder_may_have_a_blank_in_its_name) {
                           "cuda:sm_90 --cache none --tile 'my kit'",
                           test_tmpdir(), tools(), test_ampc());
     CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+}
+
+TEST_CASE(cuda_tile, no_product_for_it_warns) {
+    char *out;
+    REQUIRE(test_write_file(test_tmp("l.amp"), large, strlen(large)));
+    CHECK_EQ_INT(test_command(&out,
+                              "cd '%s' && '%s' l.amp -o m.so --precision fp32 "
+                              "--target cuda:sm_90 --tile '%s'",
+                              test_tmpdir(), test_ampc(), tools()),
+                 0);
+    CHECK_HAS(out, "warning: --tile: no product of this module becomes");
     free(out);
 }
