@@ -137,7 +137,9 @@ void manual_ops(StrBuf *sb) {
             "precision an op runs ([precision](../guide/precision.md)). The "
             "formula of an element-wise op is C over its operands a, b, c; "
             "names in capitals are functions of `runtime/cpu/kmath.h`. Where "
-            "the gradient is \"none\", no gradient passes.\n\n"
+            "the gradient is \"none\", no gradient passes. `matmul` takes 2 "
+            "operands from a text; the compiler adds the others, scales of "
+            "blocks, for GPUs.\n\n"
             "| op | operands | attributes | results | class | gradient | "
             "formula |\n|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < NUM_OPS; i++) {

@@ -11,6 +11,9 @@
 
 /* Scales of the blocks of codes in operands 0 and 1. */
 static Status block_scales_fit(TypeCtx *cx) {
+    if (cx->n->nin != 4)
+        return type_error(cx, "%d operands given, takes 2, or 4 with scales",
+                          cx->n->nin);
     for (int i = 0; i < 2; i++) {
         const Type *codes = cx->ins[i], *s = cx->ins[2 + i];
         int64_t k = codes->dim[codes->rank - 1];

@@ -231,6 +231,7 @@ static const Row rows[] = {
     {"%x: f32[3], %w: f32[3,5]", "%y = matmul %x, %w", "! rank 2 or more"},
     {"%x: f32[2,4,3], %w: f32[3,3,5]", "%y = matmul %x, %w", "! batch"},
     {"%x: i32[4,3], %w: i32[3,5]", "%y = matmul %x, %w", "! floating point"},
+    {"%x: f8e4m3[9,9]", "%y = matmul %x, %x, %x", "! takes 2, or 4 with"},
     {"%x: f32[2,3,8,9], %w: f32[5,3,3,2]",
      "%y = conv %x, %w {strides=[2,1], pads=[1,0,1,0]}", "f32[2,5,4,8]"},
     {"%x: f32[2,4,8], %w: f32[6,2,3]", "%y = conv %x, %w {group=2}",
