@@ -236,15 +236,27 @@ typedef struct Sum {
     VEC(Share) wide; /* stored f32 values, by reason */
 } Sum;
 
+/* True if n widens a value of 8 bits. */
+static bool widens_f8(const Graph *g, const Node *n) {
+    return n && !n->fn && n->op == OP_CAST &&
+           dtype_info[value_dtype(g, n->in[0])].stored;
+}
+
+/* True if n multiplies codes by the scales of their blocks. */
+static bool is_of_blocks(const Graph *g, const Node *n) {
+    if (n->fn || n->op != OP_MUL) return false;
+    const Node *scale = value_maker(g, n->in[1]);
+    return widens_f8(g, scale) && value_dtype(g, scale->in[0]) == DT_E8M0;
+}
+
 /* True if v is an f8 number, or one in 16 bits. */
 static bool reads_f8(const Graph *g, ValueId v) {
     const Node *n;
     if (dtype_info[value_dtype(g, v)].stored) return true;
-    while ((n = value_maker(g, v)) && !n->fn &&
-           (node_kind(n) == KIND_VIEW ||
-            (n->op == OP_MUL && dtype_is_low(value_dtype(g, v)))))
+    while ((n = value_maker(g, v)) &&
+           (is_of_blocks(g, n) || (!n->fn && node_kind(n) == KIND_VIEW)))
         v = n->in[0];
-    return n && n->op == OP_CAST && dtype_info[value_dtype(g, n->in[0])].stored;
+    return widens_f8(g, n);
 }
 
 static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {

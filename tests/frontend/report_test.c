@@ -32,6 +32,31 @@ static char *report(const char *file) {
     return text;
 }
 
+/* An f8 number times another one has more bits. */
+TEST_CASE(report, products_of_f8_numbers) {
+    static const char *const ways[] = {"  %h = mul %d, %x : f32[4,8]\n",
+                                       "  %h = reshape %d {shape=[4,8]}\n"};
+    for (int i = 0; i < 2; i++) {
+        char text[400], *out;
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[4,8], %%z: f32[4,8]) {\n"
+                 "  param %%v: f32[8,3]\n"
+                 "  %%c = cast %%z {user=1} : f8e4m3[4,8]\n"
+                 "  %%d = cast %%c : f32[4,8]\n%s"
+                 "  %%y = matmul %%h, %%v\n  return %%y\n}\n",
+                 ways[i]);
+        REQUIRE(test_write_file(test_tmp("f8.amp"), text, strlen(text)));
+        int rc = test_command(&out,
+                              "cd '%s' && AMPC_LIBNVRTC=none '%s' f8.amp -o "
+                              "f8.so --loss mse --precision bf16 --target "
+                              "cpu:x86-64-v2",
+                              test_tmpdir(), test_ampc());
+        CHECK_MSG(rc == 0, "%s", out);
+        CHECK_MSG(!strstr(out, "products of f8 numbers") == !i, "%s", out);
+        free(out);
+    }
+}
+
 /* x: 4 x 8 elements; forward and backward make a copy each: 64 bytes as bf16,
    written and read once, where a product that reads f32 reads 128.  w's copy:
    48 bytes written and read once, or 96 read.  v's is read twice: 18 x 3 bytes,
