@@ -7,8 +7,9 @@
             %y = mul(cast %c, cast %s) : bf16[96,64]
    and the same of [3,32,64]. The cast to e8m0 rounds to the nearest power of
    two and 1.5 up: behind the factor, the largest number below 1.5, it rounds
-   up what is no power of two. So no code overflows, and bf16 holds the numbers
-   that codes and scales stand for. */
+   up what is no power of two. So no code overflows. bf16 holds the numbers that
+   codes and scales stand for, but for magnitudes below 2^-117 and near the
+   largest. */
 #include "passes/common/eight.h"
 
 enum { ROWS, COLUMNS }; /* what blocks lie along */
