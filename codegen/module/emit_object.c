@@ -65,8 +65,8 @@ static Status check_linked_symbol(const char *name, Diag *d) {
     return OK;
 }
 
-/* Names of files that no output of ampc can be, in any case; ".O" and ".A" are
-   not those of objects. */
+/* Names of files that no output of ampc can be, in any case; ".O" and ".A" do
+   not name objects. */
 static Status check_no_foreign(const char *path, Diag *d) {
     static const char *const foreign[] = {
         ".dll", ".lib", ".obj", ".pyd",  ".exe", ".dylib", ".wasm",

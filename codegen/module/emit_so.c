@@ -114,7 +114,7 @@ static Status put_includes(EmitSo *e, const char *dir, const CudaUnit *u) {
     return OK;
 }
 
-/* Units include the same files, and that of CUDA Tile another one. */
+/* Units include the same files, the unit of CUDA Tile another one. */
 static Status put_units(EmitSo *e, const char *dir) {
     const CudaSource *c = e->src.cuda;
     for (int i = 0; i < c->units.len; i++) {

@@ -82,7 +82,7 @@ static Status print_cost(Session *s, const char *cost, const Question *q) {
     return st;
 }
 
-/* The CUDA text, unit by unit, and that of CUDA Tile. */
+/* The CUDA text, unit by unit, CUDA Tile's last. */
 static Status print_cuda(Session *s, const SectionFile *f, const Question *q) {
     char name[64], unit[32], *text;
     size_t n;

@@ -168,7 +168,7 @@ typedef struct Initializers {
     VEC(Field) list;
 } Initializers;
 
-/* Reads up to the first byte that is no field, which strip_graph refuses. */
+/* Reads up to the first byte outside of a field, which strip_graph refuses. */
 static void read_initializers(Initializers *all, const uint8_t *p,
                               const uint8_t *end) {
     Field t;

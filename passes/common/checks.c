@@ -151,8 +151,8 @@ static Status add_check(Cx *cx, const Node *n) {
     return OK;
 }
 
-/* The turns of a loop or the rows of a mask, which are no element of an
-   input. */
+/* The turns of a loop or the rows of a mask, which no element of an input
+   has. */
 static void add_number(Cx *cx, const Node *n, Family family) {
     Attr most = {0}, name;
     bool trips = family == FAMILY_TRIPS;

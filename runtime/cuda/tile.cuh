@@ -303,8 +303,8 @@ __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const P &p,
     }
 }
 
-/* The same, and adds up each row's results of a strip: a lane's, then those of
-   neighbouring lanes. */
+/* The same, and adds up each row's results of a strip: a lane's, then its
+   neighbours'. */
 template <class T, int ROWS, int PITCH, class P, class Out, class RowOf>
 __device__ void tile_flush_strips(const float (&slice)[ROWS][PITCH], const P &p,
                                   const Out &out, RowOf row_of) {

@@ -448,8 +448,8 @@ TEST_CASE(onnx_lost, parameters_that_equal_others) {
     }
 }
 
-/* F.binary_cross_entropy in torch.export's parts, of which one may differ: only
-   the whole is the loss. rows: the probability that misses, the target in the
+/* F.binary_cross_entropy in torch.export's parts; one may differ: only the
+   whole is the loss. rows: the probability that misses, the target in the
    second product, the number of t - 1, of the bound, of 1 - p. */
 TEST_CASE(onnx_lost, binary_cross_entropy_is_of_one_probability) {
     static const struct {

@@ -185,7 +185,7 @@ static void nested(void *ctx, int64_t lo, int64_t hi, int worker) {
     pool_run(ctx, 8, 1, nested, ctx);
 }
 
-/* contract.h, of which a build without the sanitizers has nothing. */
+/* contract.h, which is empty in a build without the sanitizers. */
 TEST_CASE(pool, a_broken_contract_ends_the_process) {
     int status;
     pid_t child = fork();

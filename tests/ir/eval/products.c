@@ -51,8 +51,8 @@ static double filled(int input, int i) {
     return (double)((7 * i + 3 * input) % 11 - 5) / 4;
 }
 
-/* Scales of two blocks of a line lie side by side in their tile, those of line
-   32 behind those of line 0. */
+/* Scales of two blocks of a line lie side by side in their tile, line 32's
+   behind line 0's. */
 TEST_CASE(eval, matmul_with_scales_of_blocks) {
     double want[80] = {0};
     for (int i = 0; i < 40; i++)

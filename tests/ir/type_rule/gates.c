@@ -6,8 +6,8 @@
 #include "ir/text/text.h"
 #include "tests/harness.h"
 
-/* Inputs beside those of all rows, the operands from the gate on, and a part of
-   the message; NULL: the node is right. */
+/* Inputs beside the inputs of all rows, the operands from the gate on, and a
+   part of the message; NULL: the node is right. */
 static const char *const gated[][3] = {
     {"%x: f16[2,3,8], %a: bf16[2,3,8]", "%x, _, _, %a", NULL},
     {"%x: f16[2,3,8]", "_, %m, %m", NULL},
