@@ -120,6 +120,7 @@ from ampc import _torch_body as body_of  # noqa: E402
 from ampc import _torch_differentiated as differentiated  # noqa: E402
 from ampc import _torch_functions as functions  # noqa: E402
 from ampc import _torch_grad as grad  # noqa: E402
+from ampc import _torch_ops as ops  # noqa: E402
 from ampc import _torch_reached as reached  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
 from ampc import _torch_written as written  # noqa: E402
@@ -279,6 +280,18 @@ class Gradients(unittest.TestCase):
                 self.assertIn("the backward of F reads what its forward saved",
                               defect(True, x=x))
             self.assertIn("F takes or gives complex numbers", defect(False, None))
+
+
+class Indices(unittest.TestCase):
+    def test_an_ellipsis_is_whole_slices(self):
+        """x[..., mask] of x with four axes and a mask of two."""
+        x, mask, every = Tensor(), Tensor(), slice(None)
+        x.dim, mask.dim, mask.dtype = lambda: 4, lambda: 2, torch.bool
+        for key, keys in ((mask, (mask,)), ((..., mask), (every, every, mask)),
+                          ((every, mask, ...), (every, mask, every)),
+                          ((mask, ..., None, 0), (mask, every, None, 0)),
+                          ((..., every, every, mask), (every, every, mask))):
+            self.assertEqual(ops._keys(x, key), keys)
 
 
 class Reached(unittest.TestCase):

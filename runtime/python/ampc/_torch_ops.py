@@ -206,6 +206,16 @@ def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.dim() > 0
 
 
+def _keys(x: Any, key: Any) -> tuple[Any, ...]:
+    """The parts of an index, whole slices in place of an Ellipsis."""
+    keys = key if isinstance(key, tuple) else (key,)
+    at = [k for k, y in enumerate(keys) if y is Ellipsis]
+    if len(at) != 1:
+        return keys
+    used = sum(y.dim() if _is_mask(y) else y is not None for y in keys) - 1
+    return (*keys[:at[0]], *[slice(None)] * (x.dim() - used), *keys[at[0] + 1:])
+
+
 class Captured(torch.overrides.TorchFunctionMode):
     """Replaces operators that torch.export cannot follow, because it takes the
     shapes of their results to depend on data, while it captures a module."""
@@ -250,7 +260,7 @@ class Captured(torch.overrides.TorchFunctionMode):
 
     def _item(self, x: Any, key: Any) -> Any:
         """x[mask], and x[:, mask] where the other axes are whole."""
-        keys = key if isinstance(key, tuple) else (key,)
+        keys = _keys(x, key)
         masks = [k for k, y in enumerate(keys) if _is_mask(y)]
         whole = slice(None)
         if len(masks) != 1 or any(y != whole for k, y in enumerate(keys)
@@ -262,14 +272,14 @@ class Captured(torch.overrides.TorchFunctionMode):
 
     def _set_item(self, x: Any, key: Any, value: Any) -> None:
         """x[:, mask] = value: torch.onnx knows x[mask] = value."""
-        masks = [k for k, y in enumerate(key) if _is_mask(y)] \
-            if isinstance(key, tuple) else []
+        keys = _keys(x, key)
+        masks = [k for k, y in enumerate(keys) if _is_mask(y)]
         whole = slice(None)
         if len(masks) != 1 or not masks[0] or any(
-                y != whole for k, y in enumerate(key) if k != masks[0]):
+                y != whole for k, y in enumerate(keys) if k != masks[0]):
             x[key] = value
             return
-        first, mask = masks[0], key[masks[0]]
+        first, mask = masks[0], keys[masks[0]]
         axes = list(range(first, first + mask.dim()))
         if isinstance(value, torch.Tensor) and value.dim() > x.dim() - mask.dim() - first:
             lead = x.dim() - mask.dim() + 1 - value.dim()
