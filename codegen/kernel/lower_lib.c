@@ -259,7 +259,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     out->kind = PLAN_LIB;
     out->lib = (PlanLib)(routine[n->op] - 1);
     out->largest = n->op == OP_RANK_MAX;
-    out->summed = n->op == OP_RANK_SUM || out->largest;
+    out->summed = op_of_ranks(n->op);
     const LibInfo *lib = lib_info(out->lib);
     ValueId *v = NEW_ARRAY(a, ValueId, (int)lib->noperand);
     const Type **t = NEW_ARRAY(a, const Type *, (int)lib->noperand);

@@ -234,6 +234,10 @@ static inline Callee callee_op(OpCode op) {
     Callee c = {op, NULL};
     return c;
 }
+/* Ranks exchange the numbers of such a node. */
+static inline bool op_of_ranks(OpCode op) {
+    return op == OP_RANK_SUM || op == OP_RANK_MAX;
+}
 bool op_from_text(const char *s, size_t n, OpCode *out);
 bool info_takes(const OpInfo *info, AttrKey k);
 

@@ -89,6 +89,12 @@ Status ty_unary_f(TypeCtx *cx) {
     return type_result(cx, 0, cx->ins[0]);
 }
 
+Status ty_unary_f32(TypeCtx *cx) {
+    cx->out[0] = *cx->ins[0];
+    if (cx->ins[0]->dtype == DT_F32) return OK;
+    return type_error(cx, "operand 0 is %s, wants f32", TXT(cx->ins[0]));
+}
+
 Status ty_test_f(TypeCtx *cx) {
     TRY(type_want(cx, WANT_FLOAT, 0));
     cx->out[0] = *cx->ins[0];

@@ -8,6 +8,7 @@
 
 const char place_stream[] = "a residual stream";
 static const char gradient[] = "a gradient";
+static const char of_ranks[] = "of all ranks";
 
 static bool leaves_short_range(const Node *n) {
     return op_numeric[n->op].leaves_short_range ||
@@ -20,6 +21,7 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     OpKind kind = node_kind(n);
     ValueId v = n->out[0];
     if (n->flags & NODE_UPDATE) return "the update is fp32";
+    if (n->op == OP_RANK_MAX) return of_ranks;
     if (k && dtype_of(p->g, n->out[k]) == DT_F32 &&
         !node_may_store(p->g, n, k, p->low))
         return "a sum";
@@ -30,7 +32,7 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     if (p->f.few[v.i] || value_count(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
     if (op_numeric[n->op].stores) return op_numeric[n->op].stores;
-    if (n->op == OP_RANK_SUM) return "a sum";
+    if (n->op == OP_RANK_SUM) return of_ranks;
     if (dtype_is_short(p->low) && leaves_short_range(n)) return "range of fp16";
     if (kind == KIND_ELEM && !origin_fits(n, p->f.origins.bound[v.i], p->low))
         return "huge constants";
@@ -55,7 +57,7 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
         !(reader->op == OP_EXPAND && p->f.copied[reader->out[0].i]))
         return "broadcast";
     if (op_numeric[reader->op].reads) return op_numeric[reader->op].reads;
-    if (reader->op == OP_RANK_SUM) return "a sum";
+    if (op_of_ranks(reader->op)) return of_ranks;
     if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
         return "a product that reads fp32";
     if (dtype_is_short(p->low) && !reader->flags &&

@@ -255,6 +255,20 @@ static Status refuse_unused(const Module *m, const Rule *r, PassCtx *cx) {
                 what[r->kind], r->name, near_text(&near, text));
 }
 
+static Status refuse_low_ranks(const Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_at(g, k);
+            if (n->op == OP_RANK_MAX && node_class(n) == AMP_LOW)
+                return fail(cx->diag, n->loc,
+                            "rank_max reads f32 and cannot be of class low: "
+                            "leave it out of the policy");
+        }
+    }
+    return OK;
+}
+
 Status pass_policy(Module *m, PassCtx *cx) {
     Rules rules = {.regions = last_region(m)};
     Status s = OK;
@@ -265,7 +279,7 @@ Status pass_policy(Module *m, PassCtx *cx) {
         TRY(policy_read_line(copy, line->loc, &rules, cx));
     }
     TRY(read_rules(&rules, cx));
-    if (!rules.list.len) return OK;
+    if (!rules.list.len) return refuse_low_ranks(m, cx);
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++)
@@ -275,5 +289,5 @@ Status pass_policy(Module *m, PassCtx *cx) {
         const Rule *r = &rules.list.data[i];
         if (!r->used) s = refuse_unused(m, r, cx);
     }
-    return s;
+    return s == OK ? refuse_low_ranks(m, cx) : s;
 }

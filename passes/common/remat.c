@@ -145,7 +145,7 @@ static bool may_again(const Recompute *r, NodeId id) {
     bool leaves = false;
     if (is_view(n)) return true;
     for (int k = 0; k < n->nout; k++) leaves |= r->leaves[n->out[k].i];
-    if (region_of(r, id)) return !leaves && n->op != OP_RANK_SUM;
+    if (region_of(r, id)) return !leaves && !op_of_ranks(n->op);
     return r->free[id.i];
 }
 

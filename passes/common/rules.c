@@ -59,7 +59,8 @@ static TorchRule rules_rule_of(const Rules *r, const Node *n) {
     bool loss = (n->fn && node_info(n)->amp == AMP_FULLOUT) ||
                 (r->g->program == PROGRAM_EVAL && !r->model[n->out[0].i]);
     bool lists = r->opt->placement == PLACE_PYTORCH && !n->loc.amp;
-    if (loss || (n->loc.amp && class == AMP_FULL)) return TORCH_WIDE;
+    if (loss || n->op == OP_RANK_MAX || (n->loc.amp && class == AMP_FULL))
+        return TORCH_WIDE;
     if (n->loc.amp && class == AMP_FULLOUT) return TORCH_RESULT;
     if (n->loc.amp && class == AMP_LOW) return TORCH_LOW;
     return lists || rule == TORCH_FIRST ? rule : TORCH_PROMOTE;

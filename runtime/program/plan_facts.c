@@ -160,6 +160,13 @@ static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
            (dtype >= 0 && dtype < AMPC_NDTYPE && dtype_info[dtype].low);
 }
 
+static bool plan_sum_now_ok(const RunCheck *c, const PlanStep *t) {
+    if (t->nref != 1 || t->npar != sizeof(LibCopy) / sizeof(int64_t))
+        return false;
+    const LibCopy *what = (const void *)(c->t->pars + t->par0);
+    return !t->second || (t->second == 1 && what->dtype == AMPC_F32);
+}
+
 /* The pars count the elements that ranks may share. */
 static bool plan_split_ok(const PlanTarget *p, const PlanStep *t,
                           bool counted) {
@@ -207,9 +214,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     case PLAN_TILE: return !cpu && t->npar == 1;
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);
-    case PLAN_SUM_NOW:
-        return t->nref == 1 && t->second <= 1 &&
-               t->npar == sizeof(LibCopy) / sizeof(int64_t);
+    case PLAN_SUM_NOW: return plan_sum_now_ok(c, t);
     default: return false;
     }
 }

@@ -475,3 +475,35 @@ TEST_CASE(place, running_statistics_are_sums) {
     CHECK_STR(value_get(g, graph_find_value(g, "sum"))->why, "a sum");
     arena_free(a);
 }
+
+/* ---- ranks --------------------------------------------------------------- */
+
+TEST_CASE(place, the_largest_of_all_ranks_is_f32) {
+    static const char *const ways[][2] = {{"bf16", "exact"},
+                                          {"fp16", "exact"},
+                                          {"bf16", "pytorch"},
+                                          {"O2", "exact"},
+                                          {"O3", "exact"}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        Arena *a = arena_new();
+        Module *m = planned_with(
+            a,
+            "graph forward(%x: f32[64,96]) {\n"
+            "  param %w: f32[96,96] = normal(0, 0.1)\n"
+            "  param %v: f32[96,96] = normal(0, 0.1)\n"
+            "  %h = matmul %x, %w\n  %r = relu %h\n  %m = rank_max %r\n"
+            "  %z = matmul %m, %v\n  %y = mul %z, %h\n  return y=%y\n}\n",
+            "mse", ways[i][0], "auto", ways[i][1]);
+        const Graph *g = module_graph_on(m, "train", TARGET_CPU);
+        int n = 0;
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *x = node_at(g, k);
+            if (x->op != OP_RANK_MAX) continue;
+            CHECK(value_dtype(g, x->in[0]) == DT_F32 &&
+                  value_dtype(g, x->out[0]) == DT_F32);
+            n++;
+        }
+        CHECK_EQ_INT(n, 1);
+        arena_free(a);
+    }
+}

@@ -89,3 +89,15 @@ TEST_CASE(policy, mistakes_have_a_line) {
         arena_free(a);
     }
 }
+
+TEST_CASE(policy, rank_max_is_not_low) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m = parsed(a, "graph forward(%x: f32[4]) {\n"
+                          "  %y = rank_max %x !low\n  return y=%y\n}\n");
+    Options o = options_of(a, FLAGS("--precision", "bf16"));
+    CHECK(run_passes(m, &d, &o, "policy", false) != OK);
+    CHECK_HAS(d.text.data, ":2:8: error: rank_max reads f32");
+    sb_free(&d.text);
+    arena_free(a);
+}

@@ -190,7 +190,7 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
     plan.pars = pars;
     m.cpu = &plan;
     while (steps[at].kind != PLAN_LIB) at++;
-    for (int damage = 0; damage < 5; damage++) {
+    for (int damage = 0; damage < 6; damage++) {
         PlanStep step = steps[at];
         PlanRef ref = refs[step.ref0];
         int64_t *dtype = &pars[step.par0 + 1], good = *dtype;
@@ -199,6 +199,12 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
         if (damage == 2) refs[step.ref0].space = PLAN_NONE;
         if (damage == 3) *dtype = AMPC_NDTYPE;
         if (damage == 4) steps[at].when = (int32_t)plan.nref + 1;
+        if (damage == 5) { /* the largest of all ranks, of f32 alone */
+            steps[at].kind = PLAN_SUM_NOW;
+            steps[at].nref = 1;
+            steps[at].second = 1;
+            *dtype = AMPC_BF16;
+        }
         CHECK_EQ_INT(
             tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
             AMPC_ERR_INTERNAL);
