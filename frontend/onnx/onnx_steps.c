@@ -131,11 +131,12 @@ static bool enters_function(Str trace, Str classes) {
     return !strstr(last, "self.");
 }
 
-/* A line of the stack trace is a call F.apply(..), or the forward of one. */
+/* A line of the stack trace is a call F.apply(..), or the forward of one.
+   ampc.torch.export writes the backward, too, or refuses the Function. */
 static bool is_function(const Flow *f, const OxNode *n) {
     Str trace = torch_told(n, "stack_trace");
-    if (!strstr(trace, ".apply(") &&
-        (ox_by_ampc(f->ox) ||
+    if (ox_by_ampc(f->ox) ||
+        (!strstr(trace, ".apply(") &&
          !enters_function(trace, torch_told(n, "class_hierarchy"))))
         return false;
     return touches(f, n);

@@ -33,6 +33,8 @@ def kept():
             a, b = ctx.saved_tensors
             return 2 * (dy @ b.t()) - dz[:, None] * a, -0.5 * (a.t() @ dy)
 
+    spike = Surrogate.apply
+
     class Spiking(Base):
         def forward(s, x):
             h = s.l(x); v = torch.zeros_like(h); out = 0
@@ -40,6 +42,13 @@ def kept():
                 v = 0.9 * v + h; spike = Surrogate.apply(v - 0.5, 10.0)
                 v = v - spike.detach(); out = out + spike
             return s.m(out)
+
+    class SpikingKept(Base):
+        """A Function's apply that was kept before: in a variable, and with the module."""
+        def __init__(s): super().__init__(); s.mix = Mixed.apply
+        def forward(s, x):
+            y, z = s.mix(spike(s.l(x), 10.0) + x, s.l.weight)
+            return s.m(torch.tanh(y)) * z[:, None]
 
     class TwoResults(Base):
         def forward(s, x):
@@ -384,7 +393,7 @@ def kept():
 
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
-    return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
+    return [(c, x4) for c in (Spiking, SpikingKept, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
                               Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GradientPastNoGrad, GradientParts, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

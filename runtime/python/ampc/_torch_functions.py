@@ -51,6 +51,15 @@ def _differentiable(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
+def _reads_context(cls: Any) -> bool:
+    """Whether forward gets ctx, which a class with setup_context does not."""
+    return bool(cls.setup_context is torch.autograd.Function.setup_context)
+
+
+# The forwards of classes while _kept() has others in their places.
+_forwards: dict[Any, Callable[..., Any]] = {}
+
+
 class _Call:
     """A use of a Function: its outputs, and its backward as a function."""
 
@@ -59,10 +68,11 @@ class _Call:
         self.ctx = _Context([_differentiable(a) for a in args])
         stopped = [a.detach() if isinstance(a, torch.Tensor) else a
                    for a in args]
-        if cls.setup_context is torch.autograd.Function.setup_context:
-            out = cls.forward(self.ctx, *stopped)
+        forward = _forwards.get(cls, cls.forward)
+        if _reads_context(cls):
+            out = forward(self.ctx, *stopped)
         else:
-            out = cls.forward(*stopped)
+            out = forward(*stopped)
             cls.setup_context(self.ctx, tuple(stopped), out)
         self.single = not isinstance(out, tuple)
         self.out = (out,) if self.single else out
@@ -98,6 +108,57 @@ class _Call:
         return made[0] if self.single else tuple(made)
 
 
+def _of_torch(cls: Any) -> bool:
+    return str(cls.__module__).split(".")[0] == "torch"
+
+
+def _users() -> Iterator[Any]:
+    """The classes of Functions that are not torch's own."""
+    todo: list[Any] = [torch.autograd.Function]
+    while todo:
+        cls = todo.pop()
+        todo.extend(cls.__subclasses__())
+        if not _of_torch(cls):
+            yield cls
+
+
+def _set_unseen(enabled: bool) -> None:
+    """Sets grad mode, which torch's apply turns off around forward; torch.export,
+    which would write that into the program, does not see it."""
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(enabled)
+
+
+@contextlib.contextmanager
+def _kept(apply: Callable[..., Any]) -> Iterator[None]:
+    """An `apply` that was kept before, as in spike = Spike.apply, is torch's, which
+    calls the class's forward: that is `apply`, too."""
+    def forward_of(cls: Any) -> Any:
+        def forward(*args: Any) -> Any:
+            before = torch.is_grad_enabled()
+            _set_unseen(True)
+            try:
+                return apply(cls, *args[1 if _reads_context(cls) else 0:])
+            finally:
+                _set_unseen(before)
+        return staticmethod(forward)
+
+    users = list(dict.fromkeys(_users()))
+    own = {cls: cls.__dict__.get("forward") for cls in users}
+    _forwards.update((cls, cls.forward) for cls in users)
+    for cls in users:
+        cls.forward = forward_of(cls)
+    try:
+        yield
+    finally:
+        for cls in users:
+            if own[cls] is None:
+                del cls.forward
+            else:
+                cls.forward = own[cls]
+        _forwards.clear()
+
+
 @contextlib.contextmanager
 def _patched(apply: Callable[..., Any]) -> Iterator[None]:
     """Function.apply is `apply` for classes that are not torch's own."""
@@ -107,13 +168,14 @@ def _patched(apply: Callable[..., Any]) -> Iterator[None]:
     before = base.__dict__.get("apply")
 
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if str(cls.__module__).split(".")[0] == "torch":
+        if _of_torch(cls):
             return own.__get__(None, cls)(*args, **kwargs)
         return apply(cls, *args)
 
     base.apply = classmethod(call)
     try:
-        yield
+        with _kept(apply):
+            yield
     finally:
         if before is None:
             del base.apply
