@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests type rules: the operands that each op accepts, with the types of its
-   results, and the operands that it refuses, with the message. */
+/* Tests type rules: what an op accepts, with types of results, and refuses. */
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +32,6 @@ static const Row rows[] = {
      "! attribute 'reverse' is -1, not 0 or 1"},
     {"%x: f32[2]", "%y = rank_max %x", "f32[2]"},
     {"%x: bf16[2]", "%y = rank_max %x", "! operand 0 is bf16[2], wants f32"},
-    {"%x: f32[2]", "%y = rank_max %x : bf16[2]", "! is f32[2], not bf16"},
     {"%x: f32[2]", "%y = gelu_tanh %x", "f32[2]"},
     {"%x: f32[2]", "%y = gelu_tanh %x, %x", "! 2 operands given, takes 1"},
     {"%x: bool[2]", "%y = not %x", "bool[2]"},
@@ -585,7 +583,6 @@ static void check_alike(const char *rule, const char *const (*want)[2], int n) {
 }
 
 TEST_CASE(type_rules, every_op_gives_and_refuses) {
-    memset(covered, 0, sizeof covered);
     check_alike("unary_f",
                 (const char *const[][2]){{"%x: f32[2]", "f32[2]"},
                                          {"%x: f64[2]", "f64[2]"},
