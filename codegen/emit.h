@@ -102,9 +102,10 @@ typedef struct CcJob {
     const char *log;
     const char *source, *object; /* NULL: the result is not kept */
     CompileKey key;              /* of the object file */
-    long pid;                    /* 0: it does not run */
-    int error;                   /* errno if it could not be started */
-    int status;                  /* exit status */
+    int again;  /* times that it starts again if a signal ends it */
+    long pid;   /* 0: it does not run */
+    int error;  /* errno if it could not be started */
+    int status; /* exit status */
 } CcJob;
 
 /* Starts all jobs (one at least) at once, except those whose object is in

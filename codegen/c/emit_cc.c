@@ -243,6 +243,8 @@ static const char *stack_advice(Arena *a) {
                         (unsigned long long)l.rlim_cur / 1024);
 }
 
+enum { BY_SIGNAL = 128 }; /* a job's status */
+
 static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
     char *text = read_quietly(a, dir, job->log, &n);
@@ -254,9 +256,10 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
                          "the C compiler ($%s names another one; gcc 9, clang "
                          "11 and newer ones will do)",
                          compiler_variable(a, job->arch));
-    Status s =
-        fail(d, (Loc){0}, "%s failed%s: %s %s\n%s", what, stack_advice(a),
-             job_program(a, job), job->words, text ? text : "");
+    Status s = fail(d, (Loc){0}, "%s failed%s%s: %s %s\n%s", what,
+                    job->status == BY_SIGNAL ? " (a signal ended it)" : "",
+                    stack_advice(a), job_program(a, job), job->words,
+                    text ? text : "");
     free(text);
     return s;
 }
@@ -355,17 +358,24 @@ void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs,
     }
 }
 
+static void wait_for(CcJob *job) {
+    int status = 0, rc;
+    do rc = waitpid((pid_t)job->pid, &status, 0);
+    while (rc < 0 && errno == EINTR);
+    leave_group(job->pid, false);
+    job->status = rc < 0              ? 1
+                  : WIFEXITED(status) ? WEXITSTATUS(status)
+                                      : BY_SIGNAL;
+}
+
 Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                CcJob *jobs, int n) {
     for (int i = 0; i < n; i++) {
-        int status = 0, rc;
         if (!jobs[i].pid) continue;
-        do rc = waitpid((pid_t)jobs[i].pid, &status, 0);
-        while (rc < 0 && errno == EINTR);
-        leave_group(jobs[i].pid, false);
-        jobs[i].status = rc < 0              ? 1
-                         : WIFEXITED(status) ? WEXITSTATUS(status)
-                                             : 128;
+        wait_for(&jobs[i]);
+        while (jobs[i].status == BY_SIGNAL && jobs[i].again-- > 0 &&
+               !(jobs[i].error = spawn(a, dir, &jobs[i])))
+            wait_for(&jobs[i]);
     }
     for (int i = 0; i < n; i++) {
         if (jobs[i].error) return no_program(d, a, &jobs[i], jobs[i].error);

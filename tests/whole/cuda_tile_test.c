@@ -274,6 +274,27 @@ TEST_CASE(cuda_tile, a_folder_may_have_a_blank_in_its_name) {
     free(out);
 }
 
+/* bin/tileiras ends by a signal the first time. */
+TEST_CASE(cuda_tile, a_tool_that_a_signal_ends_starts_again) {
+    static const char weak[] =
+        "#!/bin/sh\nd=${0%/*}\n"
+        "test -e \"$d/once\" || { : > \"$d/once\"; kill -SEGV $$; }\n"
+        "exec \"$d/real\" \"$@\"\n";
+    char *out;
+    REQUIRE(test_write_file(test_tmp("l.amp"), large, strlen(large)));
+    REQUIRE(test_write_file(test_tmp("weak.sh"), weak, strlen(weak)));
+    int rc = test_command(&out,
+                          "cd '%s' && mkdir weak && cp -rs '%s'/. weak && "
+                          "mv weak/bin/tileiras weak/bin/real && "
+                          "cp weak.sh weak/bin/tileiras && "
+                          "chmod +x weak/bin/tileiras && '%s' l.amp -o m.so "
+                          "--precision bf16 --target cuda:sm_90 --cache none "
+                          "--tile weak && test -e weak/bin/once",
+                          test_tmpdir(), tools(), test_ampc());
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+}
+
 TEST_CASE(cuda_tile, no_product_for_it_warns) {
     char *out;
     REQUIRE(test_write_file(test_tmp("l.amp"), large, strlen(large)));
