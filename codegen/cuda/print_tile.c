@@ -6,8 +6,10 @@
    the kernel IR, an instruction a line, on tiles of the result instead of
    numbers. Every value is rounded where the IR says so. */
 #include "codegen/cuda/cuda.h"
+#include "codegen/embed.h"
 #include "codegen/kernel/print.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,27 +32,27 @@ static bool tile_number(int64_t dtype) {
     return dtype == DT_F32 || dtype_is_low((DType)dtype);
 }
 
-/* Ops whose expression means the same for tiles: tile_product.cuh has their
-   functions. */
+static bool tile_has_function(const char *name, size_t n) {
+    char define[40];
+    snprintf(define, sizeof define, " %.*s_F32(", (int)n, name);
+    for (size_t i = 0; i < embed_nfile; i++)
+        if (!strcmp(embed_files[i].name, "runtime/cuda/tile_product.cuh"))
+            return strstr(embed_files[i].data, define);
+    return false;
+}
+
+/* True if the op's expression means the same for tiles: it adds and multiplies
+   operands, and tile_product.cuh has its functions. */
 static bool has_op(OpCode op) {
-    switch (op) {
-    case OP_NEG:
-    case OP_ABS:
-    case OP_EXP:
-    case OP_SQRT:
-    case OP_ERF:
-    case OP_TANH:
-    case OP_SIGMOID:
-    case OP_GELU:
-    case OP_GELU_SLOPE:
-    case OP_GELU_TANH:
-    case OP_CAST:
-    case OP_ADD:
-    case OP_SUB:
-    case OP_MUL:
-    case OP_DIV: return true;
-    default: return false;
+    const char *e = op_info[op].expr;
+    if (!e) return false;
+    for (size_t n; *e; e += n) {
+        n = strspn(e, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+        if (n ? !tile_has_function(e, n) : !strchr("abc+-* (),", *e))
+            return false;
+        n += !n;
     }
+    return true;
 }
 
 static bool inst_fits(const Kernel *k, const LibGemm *p, const KInst *in) {
