@@ -422,12 +422,14 @@ void ISA(conv_sums)(int isa, AmpcPool *pool, const LibConvSums *c,
     int64_t columns = c->n * lib_volume(c->out);
     void *buf[] = {(void *)(uintptr_t)c, y};
     CpuEpilogue ep = {.fn = conv_scaled, .buf = buf};
+    float unread;
     ISA(conv_fwd)(isa, pool, conv_of_sums(c), x, w, y, &ep, scratch, NULL);
     for (int64_t at = 0, i = 0; at < columns; at += c->strip)
         for (int64_t k = 0; k < c->k; k++, i++)
             conv_sum_strip(c, y, k, at,
                            at + c->strip < columns ? at + c->strip : columns,
-                           (float *)sums + i, (float *)squares + i);
+                           sums ? (float *)sums + i : &unread,
+                           squares ? (float *)squares + i : &unread);
 }
 
 void ISA(conv_dgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *dy,
@@ -475,6 +477,7 @@ void ISA(conv_dgrad_sums)(int isa, AmpcPool *pool, const LibConvDgradSums *c,
                           const void *gain, const void *shift, const void *add,
                           void *dx, void *sums, void *products, void *scratch) {
     int64_t columns = c->n * lib_volume(c->in), step = c->strip;
+    float unread;
     LibConv wide = *conv_of_dgrad_sums(c);
     ConvGate g = {c, x, gate, add, mean, rstd, gain, shift, scratch, dx};
     wide.x_dtype = AMPC_F32;
@@ -485,5 +488,6 @@ void ISA(conv_dgrad_sums)(int isa, AmpcPool *pool, const LibConvDgradSums *c,
         for (int64_t k = 0; k < c->c; k++, i++)
             conv_gate_strip(&g, k, at,
                             at + step < columns ? at + step : columns,
-                            (float *)sums + i, (float *)products + i);
+                            sums ? (float *)sums + i : &unread,
+                            products ? (float *)products + i : &unread);
 }

@@ -21,8 +21,8 @@ template <class P> struct StoreSums : StoreConv<P> {
     template <class I>
     __device__ void keep(I channel, I strip, float sum, float square) const {
         I at = strip * Conv<P>::k + channel;
-        sums[at] = sum;
-        squares[at] = square;
+        if (sums) sums[at] = sum;
+        if (squares) squares[at] = square;
     }
 };
 
@@ -93,8 +93,8 @@ template <class P> struct ConvGate {
     }
     __device__ void keep(I m, I strip, float sum, float product) const {
         I at = strip * G::c + (channel + m);
-        sums[at] = sum;
-        products[at] = product;
+        if (sums) sums[at] = sum;
+        if (products) products[at] = product;
     }
 };
 
