@@ -96,7 +96,8 @@ static Status add_bias(Ox *ox, ValueId bias, ValueId *y) {
     return ox2(ox, OP_ADD, *y, bias, y);
 }
 
-static Status convolve(Ox *ox, const ValueId in[2], ValueId bias, ValueId *y) {
+/* Of floats, or of i32: whole. */
+static Status plain_conv(Ox *ox, const ValueId in[2], bool whole, ValueId *y) {
     Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
     Window w;
     if (k.rank != x.rank)
@@ -107,7 +108,12 @@ static Status convolve(Ox *ox, const ValueId in[2], ValueId bias, ValueId *y) {
                    attr_v(AK_pads, w.pads, 2 * w.n),
                    attr_v(AK_dilations, w.dilation, w.n),
                    attr_i(AK_group, ox_int(ox, "group", 1))};
-    TRY(ox_op(ox, OP_CONV, in, 2, attr, 4, y));
+    return whole ? ox_call(ox, "whole_conv", in, 2, attr, 4, 1, y)
+                 : ox_op(ox, OP_CONV, in, 2, attr, 4, y);
+}
+
+static Status convolve(Ox *ox, const ValueId in[2], ValueId bias, ValueId *y) {
+    TRY(plain_conv(ox, in, false, y));
     return is_value(bias) ? add_bias(ox, bias, y) : OK;
 }
 
@@ -142,34 +148,19 @@ static Status centred_integers(Ox *ox, int x, int zero, ValueId *y) {
     return ox2(ox, OP_SUB, *y, z, y);
 }
 
-static Status convolve_integers(Ox *ox, ValueId *y) {
-    ValueId in[2];
-    Window w;
-    TRY(centred_integers(ox, 0, 2, &in[0]));
-    TRY(centred_integers(ox, 1, 3, &in[1]));
-    Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
-    if (k.rank != x.rank)
-        return ox_fail(ox, "operand and weight differ in rank: %d and %d",
-                       x.rank, k.rank);
-    TRY(read_window(ox, &x, k.dim + 2, &w));
-    Attr attr[] = {attr_v(AK_strides, w.stride, w.n),
-                   attr_v(AK_pads, w.pads, 2 * w.n),
-                   attr_v(AK_dilations, w.dilation, w.n),
-                   attr_i(AK_group, ox_int(ox, "group", 1))};
-    return ox_call(ox, "whole_conv", in, 2, attr, 4, 1, y);
-}
-
 /* ConvInteger. */
 Status onnx_integer_conv(Ox *ox) {
     ValueId in[2], level[2], y;
     for (int i = 0; i < 2; i++) TRY(ox_levels(ox, ox_in(ox, i), &level[i]));
     if (!is_value(level[0]) && !is_value(level[1])) {
-        TRY(convolve_integers(ox, &y));
+        TRY(centred_integers(ox, 0, 2, &in[0]));
+        TRY(centred_integers(ox, 1, 3, &in[1]));
+        TRY(plain_conv(ox, in, true, &y));
         return ox_out(ox, 0, y);
     }
     TRY(centred(ox, 0, 2, &in[0]));
     TRY(centred(ox, 1, 3, &in[1]));
-    TRY(convolve(ox, in, NO_VALUE, &y));
+    TRY(plain_conv(ox, in, false, &y));
     ox_warn_node(
         ox, ox->node,
         "its products are added up in fp32: results may be some units off");

@@ -81,15 +81,20 @@ static void transpose(Made *m, const char *x, const char *y) {
     made_ints(m, n, "perm", 2, (int64_t[]){1, 0});
 }
 
-/* x[mask] = rows, of torch.onnx.export. */
-static Onnx__NodeProto *put(Made *m, const char *rows) {
-    char expand[64];
-    snprintf(expand, sizeof expand, "%s,selected", rows);
+/* at: the positions of x's elements in the rows that the mask selects. */
+static void elements_of_mask(Made *m) {
     made_node(m, "Unsqueeze", "mask,last", "column");
     made_node(m, "Shape", "x", "shape");
     made_node(m, "Expand", "column,shape", "wide");
     made_node(m, "NonZero", "wide", "found");
     transpose(m, "found", "at");
+}
+
+/* x[mask] = rows, of torch.onnx.export. */
+static Onnx__NodeProto *put(Made *m, const char *rows) {
+    char expand[64];
+    snprintf(expand, sizeof expand, "%s,selected", rows);
+    elements_of_mask(m);
     made_node(m, "Reshape", "mask,flat", "line");
     Onnx__NodeProto *cast = made_node(m, "Cast", "line", "ones");
     made_int(m, cast, "to", 7);
@@ -250,11 +255,7 @@ static void put_cut(Made *m, const char *cut) {
     made_input(m, "rows", DT_F32, "3,2");
     made_i64(m, "zero", 1, (int64_t[]){0});
     made_i64(m, "four", 1, (int64_t[]){4});
-    made_node(m, "Unsqueeze", "mask,last", "column");
-    made_node(m, "Shape", "x", "shape");
-    made_node(m, "Expand", "column,shape", "wide");
-    made_node(m, "NonZero", "wide", "found");
-    transpose(m, "found", "at");
+    elements_of_mask(m);
     made_node(m, "Reshape", "rows,flat", "elements");
     made_node(m, "Shape", "at", "shape_at");
     made_int(m, made_node(m, "Gather", "shape_at,zero", "n"), "axis", 0);
