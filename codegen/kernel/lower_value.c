@@ -101,8 +101,9 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
     DType d = value_dtype(l->g, v);
     const KInst *x = kinst_at(l->k, inst);
     KInst in = kinst(K_STORE, x->type);
-    /* the store of an integer wraps anyway */
-    in.in[0] = x->op == K_ROUND && dtype_is_int(d) ? x->in[0] : inst;
+    /* the store of an integer wraps anyway, in its own type */
+    bool wraps = x->op == K_ROUND && x->dtype == d && dtype_is_int(d);
+    in.in[0] = wraps ? x->in[0] : inst;
     in.buf = buffer_of(l, v, d, true);
     in.at = at;
     lower_add(l, &in);
