@@ -30,6 +30,9 @@
 #define SUMS(n)                                                                \
     "  %v = add %t, %r : f32[B," n "]\n  %u = gelu %v : f32[B," n "]\n"
 
+#define SINES(n)                                                               \
+    "  %v = add %t, %c : f32[B," n "]\n  %u = sin %v : f32[B," n "]\n"
+
 static const struct {
     const char *name, *text;
     uint32_t fn; /* the product in forward */
@@ -41,6 +44,8 @@ static const struct {
      PLAN_PRODUCT_BLOCKS},
     {"blocks and bias", LAYERS("160", ADDS("160")), PLAN_PRODUCT_BLOCKS_BIAS},
     {"blocks and a sum", LAYERS("128", SUMS("128")), PLAN_PRODUCT_BLOCKS_ADD},
+    /* so slow that a thread computes one number at a time */
+    {"a sine", LAYERS("80", SINES("80")), PLAN_PRODUCT_SCALE_BIAS},
 };
 
 typedef struct Count {
@@ -109,12 +114,16 @@ TEST_CASE(cuda_eights, products_read_numbers_of_eight_bits) {
 }
 
 TEST_CASE(cuda_eights, scales_of_earlier_steps) {
-    static const char *const more[] = {"--f8-scales delayed",
-                                       "--f8-scales delayed --accumulate 2"};
-    for (int i = 0; i < 2; i++) {
-        Compiled c = compile_for(1, more[i], "cuda:sm_90");
+    static const struct {
+        int layer;
+        const char *more;
+    } of[] = {{1, "--f8-scales delayed"},
+              {1, "--f8-scales delayed --accumulate 2"},
+              {5, "--f8-scales delayed"}};
+    for (int i = 0; i < 3; i++) {
+        Compiled c = compile_for(of[i].layer, of[i].more, "cuda:sm_90");
         CHECK_EQ_INT(products_of_eights(&c).eights, 8);
-        train(&c, 90, NULL, more[i]);
+        train(&c, 90, NULL, layers[of[i].layer].name);
         compiled_close(&c);
     }
 }
