@@ -353,6 +353,56 @@ static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
+/* The axes of y, which a reshape makes of whole neighbours among those of t,
+   reordered by p: reads[i] is the axis of t that comes at place i. */
+static bool reordered(const Type *t, const Type *y, const int64_t *p,
+                      int64_t *reads) {
+    int first[MAX_RANK + 1] = {0}, at = 0, n = 0;
+    for (int i = 0; i < y->rank; i++) {
+        int64_t size = 1;
+        while (at < t->rank && (size < y->dim[i] || t->dim[at] == 1))
+            size *= t->dim[at++];
+        if (size != y->dim[i]) return false;
+        first[i + 1] = at;
+    }
+    for (int i = 0; i < y->rank; i++)
+        for (int k = first[p[i]]; k < first[p[i] + 1]; k++) reads[n++] = k;
+    return n == t->rank;
+}
+
+/* transpose(gather(reshape(transpose x))) = gather(reshape x) if the second
+   transpose undoes the first: the whole x would be moved for some of its
+   rows */
+static bool rule_undone(Rewriter *rw, const Node *n, ValueId *with) {
+    Graph *g = rw->g;
+    const Node *gather = def_of(g, n->in[0], OP_GATHER);
+    if (!gather || !keeps_dtype(rw, n) || !keeps_dtype(rw, gather) ||
+        uses_of(rw, n->in[0]) > 1 || value_type(g, gather->in[1])->rank != 1)
+        return false;
+    ValueId y = gather->in[0];
+    const Node *shape = def_of(g, y, OP_RESHAPE);
+    const Node *move = def_of(g, shape ? shape->in[0] : y, OP_TRANSPOSE);
+    const int64_t *p, *q;
+    int64_t reads[MAX_RANK];
+    if (!move || (n->flags & ~move->flags) & NODE_AGAIN) return false;
+    attr_ints(n, AK_perm, &p);
+    attr_ints(move, AK_perm, &q);
+    Type t = *value_type(g, y), whole = t;
+    if (!reordered(value_type(g, move->out[0]), &t, p, reads)) return false;
+    for (int i = 0; i < value_type(g, move->out[0])->rank; i++)
+        if (q[reads[i]] != i) return false;
+    int64_t axis = axis_norm(attr_int(gather, AK_axis), t.rank), to = 0;
+    for (int i = 0; i < t.rank; i++) {
+        whole.dim[i] = t.dim[p[i]];
+        if (p[i] == axis) to = i;
+    }
+    ValueId in[2] = {b_reshape(&rw->b, move->in[0], t.rank, whole.dim),
+                     gather->in[1]};
+    Attr a = attr_i(AK_axis, to);
+    with[0] = build(&rw->b, OP_GATHER, in, 2, &a, 1, t.dtype, NULL);
+    return true;
+}
+
 /* matmul(transpose x) in which lines of x become columns = matmul with a
    flag; any remaining transpose moves whole lines */
 static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
@@ -417,8 +467,9 @@ static const struct {
     {OP_SLICE, rule_same_type},   {OP_CONCAT, rule_same_type},
     {OP_PAD, rule_same_type},     {OP_SPLIT, rule_same_type},
     {OP_RESHAPE, rule_reshape},   {OP_TRANSPOSE, rule_transpose},
-    {OP_MATMUL, rule_matmul},     {OP_CALL, rule_nll},
-    {OP_GATHER, rule_gather},     {OP_WHERE, rule_where},
+    {OP_TRANSPOSE, rule_undone},  {OP_MATMUL, rule_matmul},
+    {OP_CALL, rule_nll},          {OP_GATHER, rule_gather},
+    {OP_WHERE, rule_where},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
