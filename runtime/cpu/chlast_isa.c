@@ -141,8 +141,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
     int64_t k = c->p.cs * r->sub.taps, all = r->index * c->count + first;
     const int32_t *order = c->skips ? r->order + all : r->order;
     int32_t tap[CHLAST_TAPS];
-    int64_t b = 0;
-    do { /* runs once even without taps: the result is then zero */
+    for (int64_t b = 0; b < c->cblocks; b += c->kc) {
         TilePoints t = {.cb = c->cb,
                         .taps = r->sub.taps,
                         .used = r->sub.taps,
@@ -168,8 +167,24 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                 ISA(tile_points)[c->kind][rows - 1][w - 1](&t);
             }
         }
-        b += c->kc;
-    } while (r->sub.taps > 0 && b < c->cblocks);
+    }
+}
+
+/* out[to + place[i]] = from[i] */
+static void chlast_spread(const ChlastCall *c, int64_t to, const int32_t *place,
+                          const float *from, int64_t n) {
+    enum { SOME = 64 };
+    if (c->out_dtype == AMPC_F32) {
+        float *out = (float *)c->out + to;
+        for (int64_t i = 0; i < n; i++) out[place[i]] = from[i];
+        return;
+    }
+    uint16_t *out = (uint16_t *)c->out + to, some[SOME];
+    for (; n > 0; n -= SOME, from += SOME, place += SOME) {
+        int64_t len = min64(n, SOME);
+        narrow(some, c->out_dtype, 0, from, len);
+        for (int64_t i = 0; i < len; i++) out[place[i]] = some[i];
+    }
 }
 
 /* Copies the columns of `from`, channels from `channel` on, to the result. */
@@ -194,9 +209,7 @@ static void chlast_store(const ChlastRun *r, const float *from, int64_t ld,
             if (p->subs == 1)
                 narrow(c->out, c->out_dtype, to + place[i], from + j * ld, len);
             else
-                for (int64_t x = 0; x < len; x++)
-                    store1(c->out, c->out_dtype, to + place[i + x],
-                           from[j * ld + x]);
+                chlast_spread(c, to, place + i, from + j * ld, len);
     }
 }
 
@@ -224,8 +237,8 @@ static void chlast_tiles(const ChlastRun *r, float *acc, int64_t ld,
                          float *panels, int64_t first, int64_t n, int64_t n0,
                          int64_t m) {
     const ChlastPlan *c = &r->c;
-    int64_t k = c->p.cs * r->sub.taps, b = 0;
-    do { /* runs once even without taps: the result is then zero */
+    int64_t k = c->p.cs * r->sub.taps;
+    for (int64_t b = 0; b < c->cblocks; b += c->kc) {
         int64_t blocks = min64(c->kc, c->cblocks - b);
         int64_t units = blocks * r->sub.taps, k0 = b * c->cb * r->sub.taps;
         for (int64_t i = 0; i < n; i += AMX_HEIGHT) {
@@ -238,8 +251,7 @@ static void chlast_tiles(const ChlastRun *r, float *acc, int64_t ld,
                             w * VL, acc + i * ld + j, ld, b > 0);
             }
         }
-        b += c->kc;
-    } while (r->sub.taps > 0 && b < c->cblocks);
+    }
 }
 
 /* Items [lo, hi): some points and a group of columns. */
@@ -251,18 +263,20 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     int64_t blocks = ceil_div(r->images * r->results, c->block);
     int64_t tld = c->block + BLOCK_LANES;
     float *panels = turned + NR * tld;
+    int zero = r->sub.taps == 0; /* so are all results */
+    if (zero) chlast_zero(turned, NR * tld);
     if (on_tiles(c->kind)) amx_begin();
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = i % blocks * c->block, n0 = i / blocks * c->cols;
         int64_t n = min64(c->block, r->images * r->results - first);
         int64_t m = min64(c->cols, c->p.m - n0), ld = round_up(m, VL);
-        if (on_tiles(c->kind))
+        if (on_tiles(c->kind) && !zero)
             chlast_tiles(r, acc, ld, panels, first, n, n0, m);
-        else
+        else if (!zero)
             chlast_multiply(r, acc, ld, first, n, n0, m);
         for (int64_t j = 0; j < m; j += NR) {
             int64_t cols = min64(NR, m - j);
-            for (int64_t y = 0; y < n; y += TW)
+            for (int64_t y = 0; y < n && !zero; y += TW)
                 for (int64_t x = 0; x < cols; x += TW)
                     transpose_wide(turned + x * tld + y, tld,
                                    acc + y * ld + j + x, AMPC_F32, ld * 4);
