@@ -5,9 +5,8 @@
 #include <string.h>
 
 enum {
-    CHLAST_CHANNELS = 16,   /* fewer channels of source or result: not
-                               supported here */
-    CHLAST_STAGE = 1 << 18, /* floats staged at a time, if an image fits   */
+    CHLAST_CHANNELS = 16, /* fewer channels of source or result: not
+                             supported here */
     CHLAST_STAGE_MAX = 1 << 27,
     CHLAST_POINTS = 256, /* results of an item                          */
     CHLAST_COLS = 192,   /* channels of an item                         */
@@ -37,7 +36,7 @@ static void chlast_reach(const ChlastPlan *c, int i, int64_t *low,
 }
 
 int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
-                    int64_t along, ChlastPlan *p) {
+                    int64_t along, int64_t most, ChlastPlan *p) {
     memset(p, 0, sizeof *p);
     conv_geometry(c, dgrad, &p->p);
     p->kind = kind;
@@ -69,7 +68,7 @@ int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
     if (p->image + p->lead > CHLAST_STAGE_MAX / (p->cb * p->cblocks) ||
         c->n > CHLAST_STAGE_MAX)
         return 0;
-    int64_t turns = ceil_div(size * c->n, CHLAST_STAGE);
+    int64_t turns = ceil_div(size * c->n, most);
     p->images = ceil_div(c->n, min64(c->n, turns));
     p->points = p->lead + p->images * p->image;
     p->stage = chlast_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
@@ -121,7 +120,8 @@ static int chlast_skips(const ChlastPlan *p, int parts) {
 
 int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p) {
-    if (!chlast_geometry(c, dgrad, kind, 1 + !!kind, 1, p)) return 0;
+    if (!chlast_geometry(c, dgrad, kind, 1 + !!kind, 1, CHLAST_STAGE, p))
+        return 0;
     int64_t m = p->p.m, want = threads == 1 ? 1 : 4 * threads;
     int64_t blocks = ceil_div(p->count, CHLAST_POINTS), parts = 1;
     while (m / parts > CHLAST_COLS ||
@@ -146,13 +146,20 @@ int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
     return 1;
 }
 
-int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p) {
-    if (!chlast_geometry(c, 0, kind, 1, 1 + !!kind, p)) return 0;
+int chlast_wgrad_plan(const LibConv *c, int kind, int threads, ChlastPlan *p) {
+    int64_t dw = c->c * c->k * lib_volume(c->kernel);
+    if (!chlast_geometry(c, 0, kind, 1, 1 + !!kind, max64(CHLAST_STAGE, dw), p))
+        return 0;
     const ConvDim *row = &p->p.dim[2];
     if (kind && (row->count < 2 || row->in < row->stride)) return 0;
+    int64_t items = ceil_div(p->p.m, CHLAST_PAD) * p->cblocks;
+    int64_t block = p->cb * p->p.taps;
+    p->parted = items < 4 * threads;
+    p->at_once = kind != TILE_AMX && !p->parted && p->images == c->n;
     p->width = ceil_div(p->p.m, BLOCK_COLS) * BLOCK_COLS;
     p->length = p->count;
-    p->worker = chlast_floats(BLOCK_ROWS * (p->cb * p->p.taps + BLOCK_LANES));
+    p->worker = chlast_floats(BLOCK_ROWS * (block + BLOCK_LANES));
+    if (p->at_once) p->worker += chlast_floats(block * CHLAST_PAD);
     if (kind == TILE_AMX) {
         p->length = ceil_div(p->count, BLOCK_UNIT) * BLOCK_UNIT;
         p->worker = chlast_floats(2 * BLOCK_COLS * CHLAST_GATHER) +
@@ -160,8 +167,8 @@ int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p) {
     } else {
         p->skips = chlast_skips(p, CHLAST_LISTS);
     }
-    p->other = chlast_floats(p->length * p->width) +
-               chlast_floats(p->p.taps * p->cb * p->cblocks * p->width);
+    p->other = chlast_floats(p->length * p->width);
+    if (!p->at_once) p->other += chlast_floats(block * p->cblocks * p->width);
     /* taps of all elements, lists and their lengths, or one list */
     p->order =
         p->skips

@@ -37,6 +37,7 @@
 
 enum {
     CHLAST = 16,
+    CHLAST_STAGE = 1 << 18, /* floats staged at a time, if an image fits */
     CHLAST_SUM = 128,
     CHLAST_GATHER = 256,
     CHLAST_TAPS = 64 /* more taps or strides: not supported here */
@@ -60,6 +61,9 @@ typedef struct ChlastPlan {
     int64_t width;    /* dW: dY is stored as columns of the panels, or as
                          rows */
     int64_t length;   /* dW: elements of a row of dY in the panels       */
+    int parted;       /* dW: an item computes one tap, not all           */
+    int at_once; /* dW: an item computes its part of dW in its worker's memory
+                    and stores it; else dW is stored by a second round */
     size_t stage, other; /* shared bytes: other is weights, or dY and dW    */
     int skips;           /* taps that read pads are skipped; else every tap
                             is used */
@@ -68,16 +72,16 @@ typedef struct ChlastPlan {
     size_t worker;
 } ChlastPlan;
 
-/* Sets the fields up to `count`, and rows; returns 0 if the convolution
-   cannot be staged. */
+/* Sets the fields up to `count`, and rows, for a stage of at most `most` floats
+   unless an image has more; returns 0 if the convolution cannot be staged. */
 int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
-                    int64_t along, ChlastPlan *p);
+                    int64_t along, int64_t most, ChlastPlan *p);
 
 /* Nonzero: the convolution is computed here, as p describes. dW in pairs is
    refused if rows are too short for pairs. */
 int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p);
-int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p);
+int chlast_wgrad_plan(const LibConv *c, int kind, int threads, ChlastPlan *p);
 size_t chlast_bytes(const ChlastPlan *p, int threads);
 
 /* For results 0, every, .. of each row of `images` images, in order: its row in

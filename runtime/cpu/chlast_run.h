@@ -29,7 +29,8 @@ typedef struct ChlastRun {
     const ChlastCall *call;
     int64_t image0, images; /* staged now                                   */
     float *stage, *other;   /* other: packed weights, or dY                 */
-    float *dw;              /* [panel][block][tap][channel][columns]        */
+    float *dw;              /* [panel][block][tap][channel][columns], unless an
+                               item is stored at once */
     int32_t *row, *place, *shift;
     uint64_t *inside;      /* per result: the taps through which it reads the
                               source */
@@ -40,7 +41,6 @@ typedef struct ChlastRun {
     int64_t index, results; /* sub-problem: its number, and results per image */
     int64_t groups;         /* groups of result channels */
     const float *w;         /* its weights                                  */
-    int64_t taps;           /* dW: taps of an item */
 } ChlastRun;
 
 INLINE int64_t chlast_block(const ChlastRun *r, int64_t b) {

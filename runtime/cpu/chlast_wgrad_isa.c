@@ -92,14 +92,13 @@ static float *wgrad_at(const ChlastRun *r, int64_t col, int w, int64_t b) {
     return r->dw + (col * c->cblocks + b * w * VL) * taps * c->cb;
 }
 
-/* Taps [tap, end) of a panel and a block of channels. */
-static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
-                       int64_t tap, int64_t end) {
+/* to[..] = taps [tap, end) of a panel and a block of channels. */
+static void wgrad_item(const ChlastRun *r, float *to, int64_t col, int w,
+                       int64_t b, int64_t tap, int64_t end) {
     const ChlastPlan *c = &r->c;
     int64_t all = r->images * (c->count / c->images), pw = w * VL;
     int64_t nc = chlast_block(r, b);
     const float *x = chlast_stage_at(r, b), *dy = r->other + col * c->count;
-    float *to = wgrad_at(r, col, w, b);
     for (int64_t y = 0; y == 0 || y < all; y += CHLAST_SUM)
         for (int64_t t = tap; t < end; t++) {
             const int32_t *at = r->order + (c->skips ? t * c->count : 0);
@@ -176,49 +175,55 @@ static void wgrad_tile_store(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Items [lo, hi): some taps, a block of channels, a panel of dY. */
-static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
-    const ChlastRun *r = ctx;
+/* A panel and a block of channels to dW[k][channel][tap]; `line` is scratch. */
+static void wgrad_write(const ChlastRun *r, const float *from, int64_t col,
+                        int w, int64_t b, float *line) {
     const ChlastPlan *c = &r->c;
-    int64_t parts = ceil_div(c->p.taps, r->taps);
-    (void)worker;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t tap = i % parts * r->taps, rest = i / parts;
-        int w;
-        int64_t col = wgrad_panel(r, rest / c->cblocks, &w);
-        wgrad_item(r, col, w, rest % c->cblocks, tap,
-                   min64(tap + r->taps, c->p.taps));
+    int64_t taps = c->p.taps, nc = chlast_block(r, b), run = nc * taps;
+    int64_t pw = w * VL, ld = round_up(run, TB);
+    for (int64_t k = 0; k < min64(pw, c->p.m - col); k += TB) {
+        for (int64_t q0 = 0, tap = 0, ch = 0; q0 < run; q0 += TB) {
+            vt v[TB];
+            for (int j = 0; j < TB; j++) {
+                v[j] = load_vt(from + (tap * c->cb + ch) * pw + k, AMPC_F32);
+                if (++tap == taps) tap = 0, ch = min64(ch + 1, nc - 1);
+            }
+            transpose_registers(v);
+            for (int j = 0; j < TB; j++) store_vt(line + j * ld + q0, v[j]);
+        }
+        for (int64_t j = 0; j < min64(TB, c->p.m - col - k); j++)
+            narrow(r->call->out, r->call->out_dtype,
+                   ((col + k + j) * c->p.channels + b * c->cb) * taps,
+                   line + j * ld, run);
     }
 }
 
-/* Items [lo, hi): a block of channels, a panel: to dW[k][channel][tap]. */
+/* Items [lo, hi): a tap or all, a block of channels, a panel of dY. */
+static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const ChlastRun *r = ctx;
+    const ChlastPlan *c = &r->c;
+    int64_t parts = c->parted ? c->p.taps : 1, taps = c->p.taps / parts;
+    float *own = (float *)(void *)(r->workers + (size_t)worker * c->worker);
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t tap = i % parts * taps, rest = i / parts, b = rest % c->cblocks;
+        int w;
+        int64_t col = wgrad_panel(r, rest / c->cblocks, &w);
+        float *to = c->at_once ? own : wgrad_at(r, col, w, b);
+        wgrad_item(r, to, col, w, b, tap, tap + taps);
+        if (c->at_once)
+            wgrad_write(r, to, col, w, b, own + taps * c->cb * w * VL);
+    }
+}
+
+/* Items [lo, hi): a block of channels, a panel. */
 static void wgrad_store_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ChlastRun *r = ctx;
     const ChlastPlan *c = &r->c;
-    int64_t taps = c->p.taps;
     float *line = (float *)(void *)(r->workers + (size_t)worker * c->worker);
     for (int64_t i = lo; i < hi; i++) {
-        int64_t b = i % c->cblocks, nc = chlast_block(r, b), run = nc * taps;
         int w;
-        int64_t col = wgrad_panel(r, i / c->cblocks, &w), pw = w * VL;
-        const float *from = wgrad_at(r, col, w, b);
-        int64_t ld = round_up(run, TB);
-        for (int64_t k = 0; k < min64(pw, c->p.m - col); k += TB) {
-            for (int64_t q0 = 0, tap = 0, ch = 0; q0 < run; q0 += TB) {
-                vt v[TB];
-                for (int j = 0; j < TB; j++) {
-                    v[j] =
-                        load_vt(from + (tap * c->cb + ch) * pw + k, AMPC_F32);
-                    if (++tap == taps) tap = 0, ch = min64(ch + 1, nc - 1);
-                }
-                transpose_registers(v);
-                for (int j = 0; j < TB; j++) store_vt(line + j * ld + q0, v[j]);
-            }
-            for (int64_t j = 0; j < min64(TB, c->p.m - col - k); j++)
-                narrow(r->call->out, r->call->out_dtype,
-                       ((col + k + j) * c->p.channels + b * c->cb) * taps,
-                       line + j * ld, run);
-        }
+        int64_t b = i % c->cblocks, col = wgrad_panel(r, i / c->cblocks, &w);
+        wgrad_write(r, wgrad_at(r, col, w, b), col, w, b, line);
     }
 }
 
@@ -226,14 +231,13 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
                       const ChlastCall *call, void *scratch) {
     ChlastRun r = {.call = NULL};
     ChlastPlan *c = &r.c;
-    if (!chlast_wgrad_plan(conv, kind, c)) return 0;
+    if (!chlast_wgrad_plan(conv, kind, pool_threads(pool), c)) return 0;
     ISA(chlast_begin)(&r, call, scratch);
     ISA(chlast_sub)(&r, 0, NULL);
     r.dw = r.other + round_up(c->length * c->width, BLOCK_LANES);
-    int64_t panels = 0, threads = pool_threads(pool);
+    int64_t panels = 0, parts = c->parted ? c->p.taps : 1;
     for (int64_t left = ceil_div(c->p.m, VL); left > 0; panels++)
         left -= tile_width(left);
-    r.taps = panels * c->cblocks < 4 * threads ? 1 : c->p.taps;
     r.many = r.order + c->p.taps * c->count;
     for (int64_t ordered = 0; r.image0 < conv->n; r.image0 += r.images) {
         r.images = min64(c->images, conv->n - r.image0);
@@ -249,13 +253,12 @@ int ISA(chlast_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
             pool_run(pool, ceil_div(c->cblocks, 2) * c->p.taps, 1,
                      wgrad_tile_work, &r);
         else
-            pool_run(pool, panels * c->cblocks * ceil_div(c->p.taps, r.taps), 1,
-                     wgrad_work, &r);
+            pool_run(pool, panels * c->cblocks * parts, 1, wgrad_work, &r);
     }
     if (on_tiles(c->kind))
         pool_run(pool, ceil_div(c->cblocks, 2) * c->p.m, 8, wgrad_tile_store,
                  &r);
-    else
+    else if (!c->at_once)
         pool_run(pool, panels * c->cblocks, 1, wgrad_store_work, &r);
     return 1;
 }

@@ -10,24 +10,25 @@ enum {
                         takes a few percent */
 };
 
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
 size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
-    ChlastPlan last;
     size_t most = 0;
-    if (threads < 1) threads = 1;
-    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
-        WinoPlan wino;
-        size_t need = 0;
-        if (chlast_wgrad_plan(c, kind, &last))
-            need = chlast_bytes(&last, threads);
-        if (wino_wgrad_plan(c, kind, &wino) &&
-            wino_bytes(&wino, threads) > need)
-            need = wino_bytes(&wino, threads);
-        if (need > most) most = need;
-    }
+    /* It must also suffice for a smaller pool, and for every kind of tiles. */
+    for (int n = 1; n == 1 || n <= threads; n++)
+        for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
+            ChlastPlan last;
+            WinoPlan wino;
+            if (chlast_wgrad_plan(c, kind, n, &last))
+                most = larger(most, chlast_bytes(&last, n));
+            if (wino_wgrad_plan(c, kind, &wino))
+                most = larger(most, wino_bytes(&wino, n));
+        }
     if (most) return most;
     WgradPlan w;
     conv_wgrad_plan(c, &w);
-    return w.off + w.partial + (size_t)threads * (w.x + w.dy + w.acc);
+    return w.off + w.partial +
+           (size_t)(threads < 1 ? 1 : threads) * (w.x + w.dy + w.acc);
 }
 
 /* ---- scratch of the forward convolution and of dgrad --------------------- */

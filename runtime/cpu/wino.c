@@ -54,7 +54,8 @@ static int wino_staged(const LibConv *c, int dgrad, int edge, ChlastPlan *p) {
     LibConv whole = *c;
     int64_t *result = dgrad ? whole.in : whole.out;
     for (int i = 1; i < 3; i++) result[i] = round_up(result[i], edge);
-    if (!chlast_geometry(&whole, dgrad, TILE_WIDENED, 1, 1, p)) return 0;
+    if (!chlast_geometry(&whole, dgrad, TILE_WIDENED, 1, 1, CHLAST_STAGE, p))
+        return 0;
     int64_t cs = p->p.cs;
     conv_geometry(c, dgrad, &p->p);
     p->p.cs = cs;

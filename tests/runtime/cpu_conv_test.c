@@ -414,13 +414,13 @@ static void add_ways_of_wgrad(Ways *w, const LibConv *c, int kind) {
     WinoPlan wino;
     ChlastPlan staged;
     w->wino += wino_wgrad_plan(c, kind, &wino) != 0;
-    w->staged += chlast_wgrad_plan(c, kind, &staged) != 0;
+    w->staged += chlast_wgrad_plan(c, kind, (int)w->threads, &staged) != 0;
     w->kilobytes +=
         (long long)(cpu_conv_wgrad_scratch(c, (int)w->threads) / 1024);
 }
 
 TEST_CASE(conv, ways_are_as_recorded) {
-    static const Ways recorded[] = {{1, 213, 2025, 288, 9352, 2718234},
+    static const Ways recorded[] = {{1, 213, 2025, 288, 9352, 2712384},
                                     {6, 213, 2025, 288, 22835, 4465038}};
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
         Ways w = {.threads = recorded[i].threads};
