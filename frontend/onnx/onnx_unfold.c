@@ -321,7 +321,9 @@ static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
     int places[MOST], n = o ? in_places(u, u->g->node[first], o, places) : 0;
     if (n > nat) memcpy(at, places, (size_t)(nat = n) * sizeof *at);
     if (!o) ns = nat = nat && ns ? unmatched(u, at, nat, s, ns) : 0;
-    if (ns != nat && !(o && o->drops && ns == 1 && nat == 2)) return OK;
+    bool weight = o && o->drops && ns == 1 && nat == 2 && s[0].k == 1 &&
+                  !onnx_is_op(s[0].node, "Add");
+    if (ns != nat && !weight) return OK;
     for (int i = 0; i < ns; i++) {
         Form form = unfold_form_of(u, &s[i], o);
         if (form == FORM_NONE || at[i] < 0 || is_itself(u, &s[i], o, at[i]))

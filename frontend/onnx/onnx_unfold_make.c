@@ -156,8 +156,39 @@ static Str formed(Unfold *u, int at, const Onnx__TensorProto *as, Form form,
     return result;
 }
 
+/* The file has the parameter, or got it back, with other numbers than the
+   operand: the operand is not the parameter. */
+static Status is_another(Unfold *u, int at, const Onnx__TensorProto *t,
+                         Form form, bool *other) {
+    int has = str_map_get(&u->inits, u->ox->signature.data[at].target);
+    *other = false;
+    if (has < 0) return OK;
+    const Onnx__TensorProto *p = has < u->ninits
+                                     ? u->g->initializer[has]
+                                     : u->tensors.data[has - u->ninits];
+    if (p == t) return OK;
+    const Tensor *want, *got;
+    TRY(ox_tensor(u->ox, p, ox_text(p->name), &want));
+    TRY(ox_tensor(u->ox, t, ox_text(t->name), &got));
+    const Type *a = type_get(want->type), *b = type_get(got->type);
+    size_t bytes = (size_t)type_bytes(b);
+    const void *data = got->data;
+    *other = a->dtype != b->dtype || type_count(a) != type_count(b);
+    if (form == FORM_TRANSPOSED && !*other) {
+        *other = a->rank != 2 || a->dim[0] != b->dim[1];
+        if (bytes && !*other)
+            data = transposed(u, data, b->dim[0], b->dim[1],
+                              bytes / (size_t)type_count(b));
+    }
+    *other = *other || (bytes && memcmp(want->data, data, bytes) != 0);
+    return OK;
+}
+
 Status unfold_operand(Unfold *u, const Slot *s, int at, Form form) {
     const Onnx__TensorProto *t = u->g->initializer[s->init];
+    bool other;
+    TRY(is_another(u, at, t, form, &other));
+    if (other) return OK;
     TRY(unfold_parameter(u, at, t, form));
     Str name = u->ox->signature.data[at].target;
     if (form == FORM_TRANSPOSED || form == FORM_VECTOR)

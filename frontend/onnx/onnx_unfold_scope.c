@@ -35,10 +35,12 @@ Status unfold_scope(Unfold *u, size_t i) {
         Str module = reader ? ox_torch_module(reader) : NULL;
         const char *dot = strrchr(n->input[k], '.');
         if (!module || !dot) return OK;
-        int at = str_map_get(&u->targets, internf("%s%s", module, dot));
+        Str target = internf("%s%s", module, dot);
+        int at = str_map_get(&u->targets, target),
+            has = str_map_get(&u->inits, target);
+        if (has >= 0 && has < u->ninits) continue; /* it was not merged */
         Slot s = {n, k, init};
-        if (at >= 0 && strcmp(n->input[k], u->ox->signature.data[at].target) &&
-            ox_signed_as(&u->ox->signature.data[at], "PARAMETER"))
+        if (at >= 0 && ox_signed_as(&u->ox->signature.data[at], "PARAMETER"))
             TRY(unfold_operand(u, &s, at, FORM_ITSELF));
     }
     return OK;

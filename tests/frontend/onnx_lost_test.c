@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_lost_test.c: information that a file has lost, found in its metadata
    or its form. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness.h"
@@ -444,6 +445,66 @@ TEST_CASE(onnx_lost, parameters_that_equal_others) {
                                                      : "");
         CHECK_MSG(rows[i].warned || !strstr(made_message(&m), "lacks"),
                   "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
+/* The name of operand k of node i, when onnx_unfold has restored what it
+   can. */
+static const char *operand_restored(Made *m, size_t i, size_t k) {
+    size_t n;
+    uint8_t *packed = model_pack(&m->model, &n);
+    const uint8_t *bytes = packed;
+    CHECK(onnx_unfold(m->a, &m->d, "m.onnx", &m->opt, &bytes, &n) == OK);
+    Onnx__ModelProto *got = onnx__model_proto__unpack(NULL, n, bytes);
+    free(packed);
+    REQUIRE(got != NULL);
+    const char *name = made_text(m, got->graph->node[i]->input[k]);
+    onnx__model_proto__free_unpacked(got, NULL);
+    return name;
+}
+
+/* What is left of a Linear of a quantiser, an Add, and a LayerNorm behind it.
+   A tensor that the file has, or whose node reads something else, is not the
+   merged one. n.bias: its first element; 0: merged into a.bias. */
+TEST_CASE(onnx_lost, parameters_that_a_quantiser_keeps) {
+    static const struct {
+        const char *call;
+        float bias;
+        const char *reads;
+    } rows[] = {
+        {NULL, 2, "a.bias"},
+        {NULL, 1, "a.bias"},
+        {NULL, 0, "n.bias"},
+        {"linear.default](args = (%x, %p_a_weight, %p_a_bias), kwargs = {})", 2,
+         "a.bias"},
+        {"layer_norm.default](args = (%x, [3], %p_n_bias), kwargs = {})", 2,
+         "a.bias"},
+        {"layer_norm.default](args = (%x, [3], %p_n_bias), kwargs = {})", 1,
+         "n.bias"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                      "pkg.torch.export.ExportedProgram.graph_signature",
+                      "p_a_weight: PARAMETER target='a.weight'\n"
+                      "p_a_bias: PARAMETER target='a.bias'\n"
+                      "p_n_weight: PARAMETER target='n.weight'\n"
+                      "p_n_bias: PARAMETER target='n.bias'\nx: USER_INPUT\n");
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "a.bias", "3", 1);
+        made_f32(&m, "n.weight", "3", 1);
+        if (rows[i].bias > 0) made_f32(&m, "n.bias", "3", rows[i].bias);
+        Onnx__NodeProto *add = made_node(&m, "Add", "x,a.bias", "h");
+        if (rows[i].call) told(&m, add, rows[i].call);
+        Onnx__NodeProto *n = made_node(
+            &m, "LayerNormalization",
+            rows[i].bias > 0 ? "h,n.weight,n.bias" : "h,n.weight", "y");
+        made_metadata(&m, &n->metadata_props, &n->n_metadata_props,
+                      "pkg.torch.onnx.name_scopes", "['', 'n', 'layer_norm']");
+        made_output(&m, "y");
+        CHECK_STR(operand_restored(&m, 0, 1), rows[i].reads);
         made_end(&m);
     }
 }
