@@ -418,6 +418,13 @@ const Tensor *ox_as(Arena *a, const Tensor *t, DType d);
 /* A tensor's data in host memory; `name` for messages. */
 Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
                  const Tensor **out);
+/* A tensor of INT4 or UINT4, two in a byte, the low half first, as i8 or u8.
+   Such initializers are operands of quantisation alone, which
+   ox_check_nibbles makes sure of. */
+bool ox_is_nibbles(const Onnx__TensorProto *t);
+Status ox_nibbles(Ox *ox, const Onnx__TensorProto *t, const char *name,
+                  const Tensor **out);
+Status ox_check_nibbles(Ox *ox, const OxNode *n);
 /* Reads [offset, offset+length) of a file inside ox->dir (onnx_external.c). */
 Status ox_external(Ox *ox, const Onnx__TensorProto *t, const char *name,
                    int64_t bytes, void **out);

@@ -62,6 +62,14 @@ static Status integer_dtype(Ox *ox, DType *d) {
     return OK;
 }
 
+/* The operand is an initializer of integers of four bits. */
+static bool has_nibbles(const Ox *ox, int i) {
+    const OxName *x =
+        i < ox->node->nin ? ox_name_of(ox, ox->node->in[i]) : NULL;
+    return x && x->kind == OX_INIT &&
+           ox_is_nibbles(ox->inits.data[x->index].proto);
+}
+
 Status onnx_quantize(Ox *ox) {
     ValueId in[3], y;
     int n;
@@ -70,6 +78,11 @@ Status onnx_quantize(Ox *ox) {
     TRY(read_operands(ox, in, &n));
     Attr attr[2];
     (void)ox_range(d, attr);
+    if (has_nibbles(ox, 2)) {
+        double low = d == DT_U8 ? 0 : -8;
+        attr[0] = attr_named_f("low", low);
+        attr[1] = attr_named_f("high", low + 15);
+    }
     TRY(ox_call(ox, ox->node->op->fn, in, n, attr, 2, 1, &y));
     TRY(ox_cast(ox, y, d, false, &y));
     return ox_out(ox, 0, y);

@@ -213,3 +213,49 @@ Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
     *out = r;
     return OK;
 }
+
+/* ---- integers of four bits ----------------------------------------------- */
+
+bool ox_is_nibbles(const Onnx__TensorProto *t) {
+    return t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__UINT4 ||
+           t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__INT4;
+}
+
+Status ox_nibbles(Ox *ox, const Onnx__TensorProto *t, const char *name,
+                  const Tensor **out) {
+    bool sign = t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__INT4;
+    Onnx__TensorProto pairs = *t;
+    const Tensor *packed;
+    Tensor *r = NEW(ox->a, Tensor);
+    TRY(ox_type_make(ox, name, sign ? DT_I8 : DT_U8, (int)t->n_dims, t->dims,
+                     &r->type));
+    int64_t count = type_count(type_get(r->type)), half = (count + 1) / 2;
+    pairs.data_type = ONNX__TENSOR_PROTO__DATA_TYPE__UINT8;
+    pairs.n_dims = 1;
+    pairs.dims = &half;
+    TRY(ox_tensor(ox, &pairs, name, &packed));
+    uint8_t *to = r->data = arena_alloc(ox->a, (size_t)count + 1);
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t v = ((const uint8_t *)packed->data)[i / 2];
+        v = i % 2 ? v >> 4 : v & 15;
+        to[i] = sign && v > 7 ? (uint8_t)(v - 16) : v;
+    }
+    *out = r;
+    return OK;
+}
+
+Status ox_check_nibbles(Ox *ox, const OxNode *n) {
+    for (int i = 0; i < n->nin; i++) {
+        const OxName *x = ox_name_of(ox, n->in[i]);
+        if (!x || x->kind != OX_INIT ||
+            !ox_is_nibbles(ox->inits.data[x->index].proto) ||
+            n->op->handler == OX_dequantize ||
+            (n->op->handler == OX_quantize && i == 2))
+            continue;
+        return ox_fail_node(ox, n,
+                            "operand '%s' has integers of four bits, which "
+                            "DequantizeLinear and QuantizeLinear alone read",
+                            ox_quote(ox, n->in[i]));
+    }
+    return OK;
+}

@@ -126,7 +126,8 @@ static Status check_written(Ox *ox, const OxInit *x, bool frozen) {
 
 static Status decide(Ox *ox, OxInit *x, bool *used) {
     const OxName *name = ox_name_of(ox, x->name);
-    TRY(ox_tensor(ox, x->proto, x->name, &x->data));
+    TRY((ox_is_nibbles(x->proto) ? ox_nibbles : ox_tensor)(ox, x->proto,
+                                                           x->name, &x->data));
     bool is_float = dtype_is_float(type_get(x->data->type)->dtype);
     Content content = is_float ? content_of(x->data) : ALL_FINITE;
     bool finite = content == ALL_FINITE;
@@ -202,6 +203,7 @@ Status ox_decide(Ox *ox) {
     bool *used = NEW_ARRAY(ox->scratch, bool, ox->opt->train_rules.len + 1);
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        TRY(ox_check_nibbles(ox, n));
         if (n->op->handler != OX_batch_norm) continue;
         for (int k = 3; k < 5; k++)
             ox_name_of(ox, ox_statistics(ox, n, k))->statistics_of = n;

@@ -30,12 +30,28 @@ static void known(Made *m, const char *name, DType d, const char *list,
     made_i64(m, name, n, v)->n_dims = !scalar;
 }
 
+/* A known list or number of i4 or u4. */
+static void known_nibbles(Made *m, const char *name, const char *s) {
+    known(m, name, DT_I64, s + 3, s[2] == ':');
+    Onnx__TensorProto *t = m->graph.initializer[m->graph.n_initializer - 1];
+    t->data_type = *s == 'i' ? ONNX__TENSOR_PROTO__DATA_TYPE__INT4
+                             : ONNX__TENSOR_PROTO__DATA_TYPE__UINT4;
+    t->int32_data = NEW_ARRAY(m->a, int32_t, 8);
+    for (size_t i = 0; i < t->n_int64_data; i++)
+        t->int32_data[i / 2] |= (t->int64_data[i] & 15) << 4 * (i % 2);
+    t->n_int32_data = (t->n_int64_data + 1) / 2;
+    t->n_int64_data = 0;
+}
+
 static void operands(Made *m, const char *s) {
     for (char name[] = "a"; *s; name[0]++) {
         size_t n = strcspn(s, "[{:"), all = strcspn(s, " ");
         DType d;
-        REQUIRE(dtype_from_text(s, n, &d));
-        if (s[n] == '[')
+        bool nibbles = n == 2 && s[1] == '4';
+        REQUIRE(nibbles || dtype_from_text(s, n, &d));
+        if (nibbles)
+            known_nibbles(m, name, s);
+        else if (s[n] == '[')
             made_input(
                 m, name, d,
                 arena_printf(m->a, "%.*s", (int)(all - n - 2), s + n + 1));
