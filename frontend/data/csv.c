@@ -335,10 +335,12 @@ static char separator_in(const unsigned char *p, size_t n) {
     return found;
 }
 
-/* True for text that begins as a number but is none: 2.5.1, 1x1. */
+/* True for text that is no number, though its first letter or digit is a
+   digit: 2.5.1, 1x1, $1, a minus of typography. */
 static bool is_mistyped(const char *text) {
-    return !is_csv_number(text, &(double){0}) &&
-           text[strspn(text, "+-.")] >= '0' && text[strspn(text, "+-.")] <= '9';
+    const char *p = text;
+    while (*p && !isalnum((unsigned char)*p) && *p != '_') p++;
+    return isdigit((unsigned char)*p) && !is_csv_number(text, &(double){0});
 }
 
 /* What a column holds whose first field is this text: names of pictures may
@@ -353,6 +355,22 @@ static Status take_csv_value(Csv *c, const char *text, int column) {
     if (c->kind == CSV_OPEN) c->kind = column_kind(c, text);
     if (c->kind == CSV_WORDS) return take_csv_word(c, text);
     return c->only_words ? OK : take_csv_number(c, text, column);
+}
+
+/* 0, 1, 2 ..: numbers of columns, which pandas writes where they have no
+   names. */
+static void warn_counters(const Csv *c) {
+    char *end;
+    for (int i = 0; i < c->first.len; i++)
+        if (strtol(c->first.data[i], &end, 10) != i || *end ||
+            end == c->first.data[i])
+            return;
+    if (c->first.len > 2)
+        warn(c->s->d, (Loc){.file = intern(c->s->path)},
+             "line 1, which counts 0, 1, .. %d, is read as a sample; if it "
+             "names the columns, as pandas writes it, remove it "
+             "(to_csv(.., header=False))",
+             c->first.len - 1);
 }
 
 /* Reads the first line. It holds names if a chosen field is not a number.
@@ -371,6 +389,7 @@ static Status first_line(Csv *c) {
         names |= *text && !number && c->wanted[i];
     }
     if (names && (words || !numbers)) return OK;
+    warn_counters(c);
     for (int i = 0; i < c->first.len; i++) {
         c->nfield = i + 1;
         if (c->wanted[i]) TRY(take_csv_number(c, c->first.data[i], i));

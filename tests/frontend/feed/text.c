@@ -211,10 +211,39 @@ TEST_CASE(csv, columns_and_separators) {
     check_text("b.csv", "say \"b\"", true, 1, 1, "2 ");
     put_text("b.csv", "a,b\n");
     check_text("b.csv", NULL, true, 0, 2, "");
+    static const char *const mistyped[] = {"\xe2\x88\x92"
+                                           "1,2\n3,4\n",
+                                           "$1,2\n3,4\n", "(1),2\n3,4\n"};
+    for (size_t i = 0; i < sizeof mistyped / sizeof *mistyped; i++) {
+        put_text("b.csv", mistyped[i]);
+        pick_fails("b.csv", NULL, "x", "line 1, column 1: ");
+    }
     gzFile f = gzopen(test_tmp("c.csv.gz"), "wb");
     REQUIRE(f && gzputs(f, "1,2\n3,4\n") == 8);
     gzclose(f);
     check_text("c.csv.gz", "1", true, 2, 1, "2 4 ");
+}
+
+/* pandas numbers columns that have no names. */
+TEST_CASE(csv, a_first_line_of_counters) {
+    static const struct {
+        const char *text;
+        bool told;
+    } rows[] = {{"0,1,2\n5,6,7\n", true},
+                {"0,1,2.0\n5,6,7\n", false},
+                {"0,1\n5,6\n", false},
+                {"1,2,3\n5,6,7\n", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        Array a;
+        put_text("b.csv", rows[i].text);
+        REQUIRE(pick("b.csv", NULL, "x", false, &a, &d) == OK);
+        CHECK_EQ_INT(a.dim[0], 2);
+        bool told = d.text.data && strstr(d.text.data, "is read as a sample");
+        CHECK_MSG(told == rows[i].told, "row %zu", i);
+        sb_free(&d.text);
+        array_close(&a);
+    }
 }
 
 /* More text and more numbers than are read and written at once. */
