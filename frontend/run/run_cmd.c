@@ -530,7 +530,9 @@ static void tell_stopped(const Run *r) {
     ampc_scaler sc = {.size = sizeof sc};
     if (r->rank || !leave_requested() || r->api->scaler(r->s, &sc)) return;
     fprintf(stderr, "ended by %s after step %lld%s: %s is written%s\n",
-            leave_requested() == SIGINT ? "SIGINT" : "SIGTERM",
+            leave_requested() == SIGINT   ? "SIGINT"
+            : leave_requested() == SIGHUP ? "SIGHUP"
+                                          : "SIGTERM",
             (long long)sc.tried, r->stopped ? "" : ", the last",
             o->save ? o->save : o->save_weights,
             !o->save || !r->stopped ? ""

@@ -171,5 +171,6 @@ Status devices_run(const RunOptions *o, Diag *d, int argc, char **argv) {
     /* A terminal sends SIGINT to the ranks, too. */
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, tell_ranks);
+    if (signal(SIGHUP, tell_ranks) == SIG_IGN) signal(SIGHUP, SIG_IGN);
     return wait_for_ranks();
 }

@@ -148,12 +148,13 @@ static void end_by(int sig, const sigset_t *set) {
     pthread_sigmask(SIG_UNBLOCK, set, NULL);
 }
 
-/* True if the signal only asked the program to end. */
+/* True if the signal only asked the program to end. A terminal that closes and
+   its shell both send SIGHUP. */
 static bool take_request(int sig) {
     int none = 0;
-    if ((sig != SIGINT && sig != SIGTERM) || !atomic_load(&asks) ||
-        !atomic_compare_exchange_strong(&requested, &none, sig))
-        return false;
+    if (sig == SIGQUIT || !atomic_load(&asks)) return false;
+    if (sig == SIGHUP && atomic_load(&requested) == SIGHUP) return true;
+    if (!atomic_compare_exchange_strong(&requested, &none, sig)) return false;
     const char *begin = terminal_redraws(STDERR_FILENO) ? TERMINAL_ERASE : "";
     if (*said) dprintf(STDERR_FILENO, "%s%s\n", begin, said);
     return true;

@@ -16,9 +16,9 @@ void leave_install(void);
 void leave_hold(void);
 void leave_release(void);
 
-/* From now on the first SIGINT or SIGTERM asks the program to end, and
-   prints that line; the second ends it. NULL: the first signal ends it, as
-   before. */
+/* From now on the first SIGINT, SIGTERM or SIGHUP asks the program to end, and
+   prints that line; the second ends it, unless both are SIGHUP. NULL: the first
+   signal ends it, as before. */
 void leave_on_request(const char *line);
 /* The signal that asked the program to end; 0: none. */
 int leave_requested(void);

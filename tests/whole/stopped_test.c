@@ -165,7 +165,13 @@ static void stop_and_go_on(const Compiled *c, Phase phase, int i) {
     char save[60];
     snprintf(save, sizeof save, "s%d-%d", phase, i);
     pid_t pid = start(c, save, false);
-    int sig = i % 2 ? SIGTERM : SIGINT, status = 0;
+    static const struct {
+        int number;
+        const char *said;
+    } all[] = {{SIGINT, "ended by SIGINT after step"},
+               {SIGTERM, "ended by SIGTERM after step"},
+               {SIGHUP, "ended by SIGHUP after step"}};
+    int sig = all[i % 3].number, status = 0;
     pid_t ended = 0;
     while (!has_come(pid, save, phase, i) &&
            !(ended = waitpid(pid, &status, WNOHANG)))
@@ -173,6 +179,7 @@ static void stop_and_go_on(const Compiled *c, Phase phase, int i) {
     pause_us(phase == SAVING || phase == EVALUATING ? i * 397 % 3000 : 0);
     if (!ended) {
         kill(pid, sig);
+        if (sig == SIGHUP) kill(pid, sig); /* by shell and terminal */
         status = finish(pid);
     }
     char *error = error_of(save);
@@ -181,8 +188,7 @@ static void stop_and_go_on(const Compiled *c, Phase phase, int i) {
               (unsigned)status, error);
     if (stopped) {
         CHECK_HAS(error, "the step ends, then");
-        CHECK_HAS(error, sig == SIGINT ? "ended by SIGINT after step"
-                                       : "ended by SIGTERM after step");
+        CHECK_HAS(error, all[i % 3].said);
     }
     bool goes_on = strstr(error, "the same command with --resume goes on");
     CHECK(goes_on || !stopped || strstr(error, ", the last:"));
