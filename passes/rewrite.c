@@ -106,11 +106,16 @@ const Node *def_of(const Graph *g, ValueId v, OpCode op) {
     return n;
 }
 
+bool value_number(const Graph *g, ValueId v, double *c) {
+    const Node *full = def_of(g, v, OP_FULL);
+    if (!full) return value_is_splat(g, v, c);
+    *c = attr_float(full, AK_value);
+    return true;
+}
+
 bool is_number(const Graph *g, ValueId v, double c) {
     double x;
-    const Node *full = def_of(g, v, OP_FULL);
-    if (full) return attr_float(full, AK_value) == c;
-    return value_is_splat(g, v, &x) && x == c;
+    return value_number(g, v, &x) && x == c;
 }
 
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value) {

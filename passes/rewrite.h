@@ -54,7 +54,9 @@ bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n);
 /* Returns the *n nodes in order and empties the order of the graph; the
    caller puts them back. */
 NodeId *order_take(Graph *g, Arena *scratch, int *n);
-/* True if every element of v equals the constant *c. */
+/* True if every element of v equals one constant, *c. */
+bool value_number(const Graph *g, ValueId v, double *c);
+/* True if that constant is c. */
 bool is_number(const Graph *g, ValueId v, double c);
 
 /* ---- what stands for a variable ------------------------------------------ */

@@ -156,5 +156,7 @@ Status parse_model_type(Lexer *lx, Arena *a, const struct Module *m, Stmt *out);
 
 /* Index of a built-in; -1: unknown name. */
 int fn_builtin(Str name);
+/* The op of an operator between tensors (of != before a not); NUM_OPS: none. */
+OpCode binary_op(BinaryOp op);
 
 #endif

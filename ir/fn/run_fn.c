@@ -38,7 +38,7 @@ static Status check_random(Run *r, const Expr *e, const Val *v, int n) {
     return OK;
 }
 
-static Status eval_binary(Run *r, const Expr *e, Val *out) {
+OpCode binary_op(BinaryOp op) {
     static const OpCode ops[] = {
         [B_OR] = OP_OR,      [B_AND] = OP_AND,          [B_EQ] = OP_EQUAL,
         [B_NE] = OP_EQUAL,   [B_LT] = OP_LESS,          [B_LE] = OP_LESS_EQUAL,
@@ -46,6 +46,10 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
         [B_RANGE] = NUM_OPS, [B_ADD] = OP_ADD,          [B_SUB] = OP_SUB,
         [B_MUL] = OP_MUL,    [B_DIV] = OP_DIV,          [B_FLOORDIV] = NUM_OPS,
         [B_MOD] = OP_MOD,    [B_MATMUL] = OP_MATMUL};
+    return ops[op];
+}
+
+static Status eval_binary(Run *r, const Expr *e, Val *out) {
     Val v[2];
     TRY(run_eval(r, e->a, &v[0]));
     bool logic = e->op == B_AND || e->op == B_OR;
@@ -64,8 +68,8 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
     if (v[0].kind != V_TENSOR && v[1].kind != V_TENSOR && e->op != B_MATMUL)
         return known_binary(r, e, &v[0], &v[1], out);
     TRY(check_random(r, e, v, 2));
-    if (ops[e->op] == NUM_OPS) return run_wants(r, e, "a known value", v);
-    TRY(make_elementwise(r, e, ops[e->op], v, 2, out));
+    if (binary_op(e->op) == NUM_OPS) return run_wants(r, e, "a known value", v);
+    TRY(make_elementwise(r, e, binary_op(e->op), v, 2, out));
     if (e->op != B_NE) return OK;
     v[0] = *out;
     return make_elementwise(r, e, OP_NOT, v, 1, out);

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* simplify.c: folds constants and removes nodes without effect. Each rule is
-   one equation, above the function that applies it; the table at the bottom
-   says which op tries which rules.  rewrite.h lists what a rule must preserve.
+   one equation: a row of patterns if its left side is a tree of ops, else it
+   stands above the function that applies it; the table at the bottom says which
+   op tries which of these.  rewrite.h lists what a rule must preserve.
    requires     any stage before FUSED
    breaks       nothing */
 #include "ir/eval/evaluate.h"
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
-#include "passes/rewrite.h"
+#include "passes/pattern.h"
 
 #include <math.h>
 #include <string.h>
-
-#define SQRT_2 1.41421356237309505
 
 static TypeId type_of(const Rewriter *rw, ValueId v) {
     return value_get(rw->g, v)->type;
@@ -99,162 +98,45 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, ValueId *with) {
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
-/* x * 1 = x / 1 = x ** 1 = x - 0 = x + 0 = x.  The last differs in the sign of
-   -0 + 0, which affects only a later division by that zero. */
-static bool rule_neutral(Rewriter *rw, const Node *n, ValueId *with) {
-    double c = n->op == OP_SUB || n->op == OP_ADD ? 0 : 1;
-    bool either = n->op == OP_MUL || n->op == OP_ADD;
-    for (int i = 0; i <= either && !with[0].i; i++)
-        if (is_number(rw->g, n->in[1 - i], c) &&
-            same_type(rw, n->in[i], n->out[0]))
-            with[0] = n->in[i];
-    return with[0].i != 0;
-}
-
-/* where(true, x, y) = x, where(false, x, y) = y */
-static bool rule_where(Rewriter *rw, const Node *n, ValueId *with) {
-    double c;
-    if (!value_is_splat(rw->g, n->in[0], &c)) return false;
-    ValueId x = n->in[c != 0 ? 1 : 2];
-    if (same_type(rw, x, n->out[0])) with[0] = x;
-    return with[0].i != 0;
-}
-
-/* x ** 2 = x * x, x ** 3 = x * x * x, x ** 0.5 = sqrt x, x ** -1 = 1 / x */
-static bool rule_pow(Rewriter *rw, const Node *n, ValueId *with) {
-    Graph *g = rw->g;
-    ValueId x = n->in[0];
-    DType d = value_dtype(g, n->out[0]);
-    if (!dtype_is_float(d) ||
-        !shape_equal(value_type(g, x), value_type(g, n->out[0])))
-        return false;
-    DType wide = dtype_compute(d, value_dtype(g, x));
-    if (is_number(g, n->in[1], 2))
-        with[0] = b2(&rw->b, OP_MUL, x, x, d);
-    else if (is_number(g, n->in[1], 3))
-        with[0] = b2(&rw->b, OP_MUL, b2(&rw->b, OP_MUL, x, x, wide), x, d);
-    else if (is_number(g, n->in[1], 0.5))
-        with[0] = b1(&rw->b, OP_SQRT, x, d);
-    else if (is_number(g, n->in[1], -1))
-        with[0] = b1(&rw->b, OP_RECIPROCAL, x, d);
-    return with[0].i != 0;
-}
-
-/* log(sigmoid x) = log_sigmoid x: the left side is -inf for x < -88 (in fp16
-   from x = -17), and the right side is exact there. The same holds for
-   log(softmax) and log(1 - sigmoid x) = log_sigmoid(-x). */
-static bool rule_log(Rewriter *rw, const Node *n, ValueId *with) {
-    Graph *g = rw->g;
-    DType d = value_dtype(g, n->out[0]);
-    const Node *sub = def_of(g, n->in[0], OP_SUB);
-    bool rest = sub && is_number(g, sub->in[0], 1);
-    const Node *s = def_of(g, rest ? sub->in[1] : n->in[0], OP_SIGMOID);
-    if (s) {
-        ValueId x = s->in[0];
-        if (!shape_equal(value_type(g, x), value_type(g, n->out[0])))
-            return false; /* the shape comes from broadcasting the ones */
-        if (rest) x = b1(&rw->b, OP_NEG, x, DT_DEFAULT);
-        with[0] = b1(&rw->b, OP_LOG_SIGMOID, x, d);
-        return true;
+#define ROW(tree, to, is)                                                      \
+    { .find = {.text = tree}, .make = to, .when = is }
+#define GELU(tree)                                                             \
+    {                                                                          \
+        .find = {.text = tree, .near = 1e-4}, .make = "gelu(x)",               \
+        .when = SAME_TYPE                                                      \
     }
-    s = call_of(g, n->in[0], "softmax");
-    if (!s) return false;
-    NodeId ls = build_call(&rw->b, fn_std("log_softmax"), s->in, 1, s->attrs,
-                           s->nattr, 1, &d);
-    with[0] = node_get(g, ls)->out[0];
-    return true;
-}
+#define NORM(root)                                                             \
+    ROW("x * " root " where w = reduce_mean(x * x, axes=axes) + E",            \
+        "unit_rms(x, axes=axes, epsilon=E)", SAME_TYPE | TYPED)
 
-/* 0.5 * x * (1 + erf(x / sqrt 2)) = gelu(x), in the shape that exporters
-   write: mul(mul(x, add(erf(div(x, 1.414)), 1)), 0.5) and its commutations. */
-static bool other_operand(const Graph *g, const Node *mul, double c,
-                          ValueId *rest) {
-    for (int i = 0; i < 2; i++) {
-        double v;
-        if (!value_is_splat(g, mul->in[i], &v) || fabs(v - c) > 1e-4 * c)
-            continue;
-        *rest = mul->in[1 - i];
-        return true;
-    }
-    return false;
-}
-
-static bool is_one_plus_erf(const Graph *g, ValueId v, ValueId x) {
-    const Node *add = def_of(g, v, OP_ADD);
-    ValueId rest;
-    double c;
-    if (!add || !other_operand(g, add, 1, &rest)) return false;
-    const Node *erf = def_of(g, rest, OP_ERF);
-    if (!erf) return false;
-    const Node *div = def_of(g, erf->in[0], OP_DIV);
-    const Node *mul = def_of(g, erf->in[0], OP_MUL);
-    if (div)
-        return same_value(div->in[0], x) && value_is_splat(g, div->in[1], &c) &&
-               fabs(c - SQRT_2) < 1e-4;
-    return mul && other_operand(g, mul, 1 / SQRT_2, &rest) &&
-           same_value(rest, x);
-}
-
-static bool rule_gelu(Rewriter *rw, const Node *n, ValueId *with) {
-    const Graph *g = rw->g;
-    ValueId prod, x = NO_VALUE;
-    bool found = false;
-    if (other_operand(g, n, 0.5, &prod)) { /* 0.5 (x (1 + erf)) */
-        const Node *m = def_of(g, prod, OP_MUL);
-        for (int i = 0; m && i < 2 && !found; i++)
-            found = is_one_plus_erf(g, m->in[1 - i], x = m->in[i]);
-    }
-    for (int i = 0; i < 2 && !found; i++) { /* (0.5 x) (1 + erf) */
-        const Node *half = def_of(g, n->in[i], OP_MUL);
-        found = half && other_operand(g, half, 0.5, &x) &&
-                is_one_plus_erf(g, n->in[1 - i], x);
-    }
-    if (!found || !same_type(rw, x, n->out[0])) return false;
-    with[0] = b1(&rw->b, OP_GELU, x, value_dtype(g, n->out[0]));
-    return true;
-}
-
-/* Finds w in v = 1 / sqrt(w), in all its forms. */
-static ValueId under_inverse_root(const Graph *g, ValueId v) {
-    const Node *n = def_of(g, v, OP_RSQRT);
-    if (n) return n->in[0];
-    const Node *div = def_of(g, v, OP_DIV);
-    n = def_of(g, v, OP_RECIPROCAL);
-    if (div && !is_number(g, div->in[0], 1)) return NO_VALUE;
-    if (!n && !div) return NO_VALUE;
-    n = def_of(g, div ? div->in[1] : n->in[0], OP_SQRT);
-    return n ? n->in[0] : NO_VALUE;
-}
-
-/* x / sqrt(mean(x x) + epsilon) = unit_rms(x), whose gradient is computed
-   from the quotient and not from x. Its root and reciprocal are rounded
-   once. */
-static bool rule_unit_rms(Rewriter *rw, const Node *n, ValueId *with) {
-    Graph *g = rw->g;
-    for (int k = 0; k < 2 && g->module->stage <= STAGE_TYPED; k++) {
-        ValueId x = n->in[1 - k], under = under_inverse_root(g, n->in[k]);
-        const Node *sum = under.i ? def_of(g, under, OP_ADD) : NULL;
-        double epsilon;
-        if (!sum || !same_type(rw, x, n->out[0])) continue;
-        int e = value_is_splat(g, sum->in[0], &epsilon) ? 0 : 1;
-        const Node *mean = def_of(g, sum->in[1 - e], OP_REDUCE_MEAN);
-        const Node *square = mean ? def_of(g, mean->in[0], OP_MUL) : NULL;
-        if (!square || !same_value(square->in[0], x) ||
-            !same_value(square->in[1], x) || !attr_int(mean, AK_keepdims) ||
-            !value_is_splat(g, sum->in[e], &epsilon))
-            continue;
-        const int64_t *axes;
-        int axis_count = attr_ints(mean, AK_axes, &axes);
-        Attr a[] = {attr_v(AK_axes, axes, axis_count),
-                    attr_named_f("epsilon", epsilon)};
-        DType d = value_dtype(g, n->out[0]);
-        NodeId call =
-            build_call(&rw->b, fn_std("unit_rms"), &x, 1, a, 2, 1, &d);
-        with[0] = node_get(g, call)->out[0];
-        return true;
-    }
-    return false;
-}
+static PatternRow simplify_patterns[] = {
+    /* -0 + 0 differs in its sign, which affects only a later division */
+    ROW("x + 0", "x", SAME_TYPE),
+    ROW("x - 0", "x", SAME_TYPE),
+    ROW("x * 1", "x", SAME_TYPE),
+    ROW("x / 1", "x", SAME_TYPE),
+    ROW("pow(x, 1)", "x", SAME_TYPE),
+    ROW("pow(x, 2)", "x * x", SAME_SHAPE | FLOATS),
+    ROW("pow(x, 3)", "x * x * x", SAME_SHAPE | FLOATS),
+    ROW("pow(x, 0.5)", "sqrt(x)", SAME_SHAPE | FLOATS),
+    ROW("pow(x, -1)", "reciprocal(x)", SAME_SHAPE | FLOATS),
+    ROW("where(true, x, y)", "x", SAME_TYPE),
+    ROW("where(false, y, x)", "x", SAME_TYPE),
+    /* the left sides are -inf for x < -88 (in fp16 from x = -17), and the right
+       sides are exact there */
+    ROW("log(sigmoid(x))", "log_sigmoid(x)", SAME_SHAPE),
+    ROW("log(1 - sigmoid(x))", "log_sigmoid(-x)", SAME_SHAPE),
+    ROW("log(softmax(x, axis=axis))", "log_softmax(x, axis=axis)", 0),
+    GELU("0.5 * (x * (1 + erf(x / 1.41421356)))"),
+    GELU("0.5 * (x * (1 + erf(x * 0.70710678)))"),
+    GELU("0.5 * x * (1 + erf(x / 1.41421356))"),
+    GELU("0.5 * x * (1 + erf(x * 0.70710678))"),
+    /* its gradient is computed from the quotient and not from x; root and
+       reciprocal are rounded once */
+    NORM("rsqrt(w)"),
+    NORM("(1 / sqrt(w))"),
+    NORM("reciprocal(sqrt(w))"),
+};
 
 /* ---- casts --------------------------------------------------------------- */
 
@@ -458,18 +340,19 @@ static const struct {
     OpCode op;
     SimplifyRule *rule;
 } simplify_rules[] = {
-    {OP_MUL, rule_neutral},       {OP_DIV, rule_neutral},
-    {OP_SUB, rule_neutral},       {OP_POW, rule_neutral},
-    {OP_ADD, rule_neutral},       {OP_POW, rule_pow},
-    {OP_LOG, rule_log},           {OP_MUL, rule_gelu},
-    {OP_MUL, rule_unit_rms},      {OP_CAST, rule_cast},
-    {OP_RESHAPE, rule_same_type}, {OP_EXPAND, rule_same_type},
-    {OP_SLICE, rule_same_type},   {OP_CONCAT, rule_same_type},
-    {OP_PAD, rule_same_type},     {OP_SPLIT, rule_same_type},
-    {OP_RESHAPE, rule_reshape},   {OP_TRANSPOSE, rule_transpose},
-    {OP_TRANSPOSE, rule_undone},  {OP_MATMUL, rule_matmul},
-    {OP_CALL, rule_nll},          {OP_GATHER, rule_gather},
-    {OP_WHERE, rule_where},
+    {OP_CAST, rule_cast},
+    {OP_RESHAPE, rule_same_type},
+    {OP_EXPAND, rule_same_type},
+    {OP_SLICE, rule_same_type},
+    {OP_CONCAT, rule_same_type},
+    {OP_PAD, rule_same_type},
+    {OP_SPLIT, rule_same_type},
+    {OP_RESHAPE, rule_reshape},
+    {OP_TRANSPOSE, rule_transpose},
+    {OP_TRANSPOSE, rule_undone},
+    {OP_MATMUL, rule_matmul},
+    {OP_CALL, rule_nll},
+    {OP_GATHER, rule_gather},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
@@ -477,6 +360,8 @@ static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
     for (int i = 0; i < n.nout; i++)
         if (value_get(rw->g, n.out[i])->held) return false;
     if (rule_fold(rw, &n, id, with)) return true;
+    int patterns = (int)(sizeof simplify_patterns / sizeof *simplify_patterns);
+    if (pattern_rows(rw, simplify_patterns, patterns, &n, with)) return true;
     size_t count = sizeof simplify_rules / sizeof *simplify_rules;
     for (size_t i = 0; i < count; i++, with[0] = NO_VALUE)
         if (simplify_rules[i].op == n.op &&
