@@ -8,6 +8,7 @@
 #define AMPC_PASSES_DEVICE_ATTEND_H
 
 #include "passes/passes.h"
+#include "passes/pattern.h"
 
 /* An operand of a node. Values cannot be remembered, because the rewriter
    replaces them. */
@@ -54,8 +55,8 @@ static inline ValueId attend_operand(const Graph *g, Operand o) {
 /* The node that defines v if its op is `op`; it then counts as part of the
    attention. */
 const Node *attend_takes(Attend *a, ValueId v, OpCode op);
-/* True if v is the fold of x over its last axis. */
-bool attend_folds(Attend *a, ValueId v, OpCode op, ValueId x);
+/* True if v is such a tree; its nodes then count, too. */
+bool attend_matches(Attend *a, Pattern *p, ValueId v, Match *m);
 /* True if x and y are equal: remat computes values again. */
 enum { AGAIN = 6 }; /* depth of that search */
 bool attend_again(const Graph *g, ValueId x, ValueId y, int depth);

@@ -67,24 +67,16 @@ static void find_operand_grads(Attend *a, Attention *t, ValueId ds) {
 /* ds = p (dp - sum(dp p)), dp = dy v^T: found from one of the nodes that
    read p. */
 static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
+    static Pattern slope = {.text = "p * (dp - reduce_sum(dp * p, axes=[-1]))"};
+    static Pattern not_nan = {.text = "where(isnan(q), 0, dp)"};
     const Graph *g = a->g;
-    const Node *n = node_get(g, id), *u = NULL;
-    int at = n->op == OP_MUL && same_value(n->in[0], p);
-    if (n->op != OP_MUL || !(u = def_of(g, n->in[at], OP_SUB))) return false;
-    ValueId ds = n->out[0], dp = u->in[0], dy_v = dp;
-    const Node *r = def_of(g, u->in[1], OP_REDUCE_SUM);
-    const Node *m = r ? attend_takes(a, r->in[0], OP_MUL) : NULL;
-    if (!m || !attend_takes(a, n->in[at], OP_SUB) ||
-        !attend_folds(a, u->in[1], OP_REDUCE_SUM, r->in[0]))
-        return false;
-    at = same_value(m->in[0], p);
-    if (!same_value(m->in[at], dp) || !same_value(m->in[1 - at], p))
-        return false;
-    const Node *w = t->zeros ? def_of(g, dp, OP_WHERE) : NULL;
-    if (w && def_of(g, w->in[0], OP_ISNAN) && is_number(g, w->in[1], 0)) {
-        attend_takes(a, dp, OP_WHERE);
-        dy_v = w->in[2];
-    }
+    Match m = {0}, w = {0};
+    ValueId ds = node_get(g, id)->out[0];
+    match_bind(&m, "p", p);
+    if (!attend_matches(a, &slope, ds, &m)) return false;
+    ValueId dy_v = match_value(&m, "dp");
+    if (t->zeros && attend_matches(a, &not_nan, dy_v, &w))
+        dy_v = match_value(&w, "dp");
     if (t->rng.node.i) {
         ValueId whole = dy_v;
         dy_v = attend_undropped(a, t, whole);
@@ -95,7 +87,6 @@ static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
         !attend_again(g, product->in[1], node_get(g, t->y)->in[1], AGAIN))
         return false;
     t->dp = value_get(g, dy_v)->def;
-    vec_push(a->scratch, &a->nodes, id);
     double scale = 1, c;
     ValueId x;
     for (NodeId r1; readers(a, ds, &r1, 1) == 1;) {

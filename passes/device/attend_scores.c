@@ -3,7 +3,7 @@
    dropout. */
 #include "passes/codes.h"
 #include "passes/device/attend.h"
-#include "passes/rewrite.h"
+#include "passes/pattern.h"
 
 #include <math.h>
 
@@ -13,11 +13,11 @@ const Node *attend_takes(Attend *a, ValueId v, OpCode op) {
     return n;
 }
 
-bool attend_folds(Attend *a, ValueId v, OpCode op, ValueId x) {
-    const int64_t *axes;
-    const Node *n = attend_takes(a, v, op);
-    return n && same_value(n->in[0], x) && attr_ints(n, AK_axes, &axes) == 1 &&
-           axes[0] == value_type(a->g, x)->rank - 1;
+bool attend_matches(Attend *a, Pattern *p, ValueId v, Match *m) {
+    if (!pattern_matches(p, a->g, v, m)) return false;
+    for (int i = 0; i < m->nodes; i++)
+        vec_push(a->scratch, &a->nodes, m->node[i]);
+    return true;
 }
 
 bool attend_again(const Graph *g, ValueId x, ValueId y, int depth) {
@@ -122,86 +122,53 @@ static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
     }
     return is_triangle(g, c, v, 1, 0, offset);
 }
-/* True if u is the dropout factor of a tensor of type t (one random number
-   per element). *o: the random state. */
-static bool is_kept(const Graph *g, ValueId u, const Type *t, Operand *o,
-                    double *ratio, int64_t *salt) {
-    double keep, zero;
-    const Node *w = def_of(g, u, OP_WHERE);
-    const Node *c = w ? def_of(g, w->in[0], OP_GREATER_EQUAL) : NULL;
-    const Node *r = c ? def_of(g, c->in[0], OP_RAND_UNIFORM) : NULL;
-    if (!r || !shape_equal(value_type(g, r->out[0]), t) ||
-        !value_is_splat(g, c->in[1], ratio) ||
-        !value_is_splat(g, w->in[1], &keep) ||
-        !value_is_splat(g, w->in[2], &zero) || zero != 0 || *ratio < 0 ||
-        *ratio >= 1 || fabs(keep * (1 - *ratio) - 1) > 1e-6)
-        return false;
-    *o = (Operand){value_get(g, c->in[0])->def, 0};
-    *salt = attr_int(r, AK_salt);
-    return true;
-}
-
 ValueId attend_undropped(Attend *a, Attention *t, ValueId v) {
+    static Pattern dropout = {.text =
+                                  "x * where(u >= RATIO, KEPT, 0) "
+                                  "where u = rand_uniform(state, salt=salt)"};
     const Graph *g = a->g;
-    const Node *n = def_of(g, v, OP_MUL);
-    for (int i = 0; n && i < 2; i++) {
-        Operand o;
-        double ratio;
-        int64_t salt;
-        if (!as_large(g, v, 1 - i) ||
-            !is_kept(g, n->in[i], value_type(g, v), &o, &ratio, &salt))
-            continue;
-        if (t->rng.node.i &&
-            (salt != t->salt || ratio != t->ratio ||
-             !same_value(attend_operand(g, o), attend_operand(g, t->rng))))
-            continue;
-        if (!t->rng.node.i) t->rng = o, t->ratio = ratio, t->salt = salt;
-        attend_takes(a, v, OP_MUL);
-        return n->in[1 - i];
+    Match m = {0};
+    if (!pattern_matches(&dropout, g, v, &m)) return v;
+    double ratio = match_number(&m, "RATIO");
+    ValueId x = match_value(&m, "x"), u = match_value(&m, "u");
+    int64_t salt = match_int(&m, "salt");
+    if (!shape_equal(value_type(g, x), value_type(g, v)) ||
+        !shape_equal(value_type(g, u), value_type(g, v)) || ratio < 0 ||
+        ratio >= 1 || fabs(match_number(&m, "KEPT") * (1 - ratio) - 1) > 1e-6)
+        return v;
+    if (t->rng.node.i &&
+        (salt != t->salt || ratio != t->ratio ||
+         !same_value(match_value(&m, "state"), attend_operand(g, t->rng))))
+        return v;
+    if (!t->rng.node.i) {
+        t->rng = (Operand){value_get(g, u)->def, 0};
+        t->ratio = ratio;
+        t->salt = salt;
     }
-    return v;
+    attend_takes(a, v, OP_MUL);
+    return x;
 }
 
 ValueId attend_softmax_of(Attend *a, ValueId p, bool zeros) {
-    const Graph *g = a->g;
-    double c;
-    const Node *n = attend_takes(a, p, zeros ? OP_DIV : OP_MUL);
-    const Node *e = n ? attend_takes(a, n->in[0], OP_EXP) : NULL;
-    const Node *w =
-        e ? attend_takes(a, n->in[1], zeros ? OP_WHERE : OP_DIV) : NULL;
-    const Node *x = w ? attend_takes(a, e->in[0], OP_SUB) : NULL;
-    if (!x) return NO_VALUE;
-    ValueId sum = w->in[1], top = x->in[1];
-    if (zeros) {
-        const Node *some = attend_takes(a, w->in[0], OP_GREATER);
-        const Node *t = attend_takes(a, top, OP_WHERE);
-        const Node *seen = t ? attend_takes(a, t->in[0], OP_GREATER) : NULL;
-        if (!some || !seen || !is_number(g, some->in[1], 0) ||
-            !is_number(g, w->in[2], 1) || !is_number(g, t->in[2], 0) ||
-            !same_value(some->in[0], sum) ||
-            !same_value(seen->in[0], t->in[1]) ||
-            !value_is_splat(g, seen->in[1], &c) || c != -INFINITY)
-            return NO_VALUE;
-        top = t->in[1];
-    } else if (!is_number(g, w->in[0], 1)) {
-        return NO_VALUE;
-    }
-    return attend_folds(a, sum, OP_REDUCE_SUM, n->in[0]) &&
-                   attend_folds(a, top, OP_REDUCE_MAX, x->in[0])
-               ? x->in[0]
-               : NO_VALUE;
+    static Pattern softmax[] = {
+        {.text = "e * (1 / reduce_sum(e, axes=[-1])) "
+                 "where e = exp(s - reduce_max(s, axes=[-1]))"},
+        {.text = "e / where(sum > 0, sum, 1) "
+                 "where e = exp(s - where(top > -inf, top, 0)), "
+                 "sum = reduce_sum(e, axes=[-1]), "
+                 "top = reduce_max(s, axes=[-1])"}};
+    Match m = {0};
+    return attend_matches(a, &softmax[zeros], p, &m) ? match_value(&m, "s")
+                                                     : NO_VALUE;
 }
 
 ValueId attend_not_nan(Attend *a, ValueId v, ValueId *scores) {
-    const Graph *g = a->g;
-    const Node *w = def_of(g, v, OP_WHERE);
-    const Node *nan = w ? def_of(g, w->in[0], OP_ISNAN) : NULL;
+    static Pattern not_nan = {.text = "where(isnan(q), 0, p)"};
+    Match m = {0};
     *scores = NO_VALUE;
-    if (!nan || !is_number(g, w->in[1], 0)) return v;
-    attend_takes(a, v, OP_WHERE);
-    attend_takes(a, w->in[0], OP_ISNAN);
-    *scores = attend_softmax_of(a, nan->in[0], false);
-    return w->in[2];
+    if (!attend_matches(a, &not_nan, v, &m)) return v;
+    *scores = attend_softmax_of(a, match_value(&m, "q"), false);
+    return match_value(&m, "p");
 }
 
 bool attend_find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
