@@ -48,9 +48,9 @@ static void put_c_element(Nest *n) {
         sb_put_operand(&operand, p->k, kinst_at(p->k, id)->in[0]);
         if (pc_is_rows(p))
             pc_put_accumulate(p, p->lanes ? 'q' : 'r', "j", id, operand.data);
-        else if (pc_folds_array(p, id) && p->lane)
+        else if (kernel_folds_array(p->k, id) && p->lane)
             pc_put_accumulate(p, p->sums, p->lane, id, operand.data);
-        else if (pc_folds_array(p, id))
+        else if (kernel_folds_array(p->k, id))
             kp_line(p, "t%d[j] = %s;", id, operand.data);
         sb_free(&operand);
     }
@@ -115,14 +115,14 @@ static void put_pieces(Nest *n, const KLoop *l) {
         p->depth++;
         kp_line(p, "const int64_t c0 = 0, n = %s;", pc_length_text(p, e));
     }
-    bool lanes = pc_adds_lanes(p, n->s);
+    bool lanes = kernel_adds_lanes(p->k, n->s);
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
         computes |= !pc_keeps(p, id, KEEP_BUFFER);
         if (pc_keeps(p, id, KEEP_BUFFER)) pc_put_fold_call(p, id);
-        if (pc_folds_array(p, id) && lanes)
-            put_lanes_at_0(p, id, pc_left_over(p));
-        else if (pc_folds_array(p, id))
+        if (kernel_folds_array(p->k, id) && lanes)
+            put_lanes_at_0(p, id, kernel_left_over(p->lanes));
+        else if (kernel_folds_array(p->k, id))
             kp_line(p, "%s t%d[" I64 "];", pc_compute_c(p, id), id,
                     e == 0             ? 1
                     : e < LEAST_LENGTH ? e
@@ -131,8 +131,8 @@ static void put_pieces(Nest *n, const KLoop *l) {
     if (computes) kp_nest(n);
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
-        if (lanes && pc_folds_array(p, id))
-            put_lanes_sum(p, id, pc_left_over(p));
+        if (lanes && kernel_folds_array(p->k, id))
+            put_lanes_sum(p, id, kernel_left_over(p->lanes));
         else if (!pc_keeps(p, id, KEEP_BUFFER))
             pc_put_fold_call(p, id);
     }

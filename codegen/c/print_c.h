@@ -10,15 +10,11 @@
 
 #include "codegen/kernel/print.h"
 
-/* BLOCK: the number of lanes of FOLD_SUM. */
-enum { LEAST_LENGTH = 32, BLOCK = 16 };
-
 /* ---- print_c_values.c ---------------------------------------------------- */
 
 int64_t pc_extent(const KPrint *p, int d);
 bool pc_keeps(const KPrint *p, int id, KKeep keep);
 bool pc_is_rows(const KPrint *p);
-bool pc_takes_long(const KPrint *p);
 const char *pc_size_text(KPrint *p, int64_t n);
 /* A loop's length as text: a small one as a number, others as a size that
    kernels may share. */
@@ -39,14 +35,6 @@ void pc_put_tile_loads(KPrint *p);
 /* Form rows: loads or recomputes the row values that instructions `of` read
    and do not compute themselves. */
 void pc_put_row_operands(KPrint *p, const bool *of);
-/* The operand is written to t<id>. */
-bool pc_folds_array(const KPrint *p, int id);
-/* True if a sweep adds up its sums in lanes t<id>, with the same bits as
-   FOLD_SUM. */
-bool pc_adds_lanes(const KPrint *p, const KSweep *s);
-/* Columns after the blocks of a piece; -1 if their number differs between
-   pieces. */
-int64_t pc_left_over(const KPrint *p);
 /* The n elements of v<id> from column c0 on. */
 void pc_put_fold_call(KPrint *p, int id);
 /* Accumulators of neighbouring rows: r<id>, of a run q<id>. */

@@ -11,12 +11,6 @@ bool pc_keeps(const KPrint *p, int id, KKeep keep) {
 
 bool pc_is_rows(const KPrint *p) { return p->k->form == KF_ROWS; }
 
-bool pc_takes_long(const KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (kinst_is_long(kinst_at(p->k, id))) return true;
-    return false;
-}
-
 const char *pc_size_text(KPrint *p, int64_t n) {
     StrBuf sb = {0};
     sb_put_size(&sb, p->k, 'i', n);
@@ -116,38 +110,6 @@ void pc_put_row_operands(KPrint *p, const bool *of) {
 
 /* ---- folds --------------------------------------------------------------- */
 
-/* The operand is kept for a later sweep: that array is folded. */
-static bool folds_kept(const KPrint *p, const KInst *r) {
-    const KInst *x = kinst_at(p->k, r->in[0]);
-    return x->keep == KEEP_ROW && p->ncol == 1 && x->type == r->compute;
-}
-
-bool pc_folds_array(const KPrint *p, int id) {
-    return !pc_keeps(p, id, KEEP_BUFFER) && !folds_kept(p, kinst_at(p->k, id));
-}
-
-bool pc_adds_lanes(const KPrint *p, const KSweep *s) {
-    bool any = false;
-    if (pc_is_rows(p) || p->k->vec < 0 ||
-        pc_extent(p, p->k->vec) < LEAST_LENGTH || pc_takes_long(p))
-        return false;
-    for (int j = 0; j < s->nfold; j++) {
-        int id = s->roots.data[j];
-        if (!pc_folds_array(p, id)) continue;
-        const KInst *r = kinst_at(p->k, id);
-        if (op_info[r->code].fold != FOLD_SUM ||
-            (r->compute != KT_F32 && r->compute != KT_F64))
-            return false;
-        any = true;
-    }
-    return any;
-}
-
-int64_t pc_left_over(const KPrint *p) {
-    int64_t e = p->lanes->extent, rest = e % BLOCK;
-    return rest && (e > p->lanes->step || p->lanes->step % BLOCK) ? -1 : rest;
-}
-
 void pc_put_fold_call(KPrint *p, int id) {
     static const char *const name[] = {[FOLD_SUM] = "SUM",
                                        [FOLD_PROD] = "PROD",
@@ -161,7 +123,7 @@ void pc_put_fold_call(KPrint *p, int id) {
         sb_printf(p->sb, "b%d + (", x->buf);
         sb_put_index(p->sb, p->k, &x->at, "c0");
         sb_puts(p->sb, ")");
-    } else if (folds_kept(p, r)) {
+    } else if (kernel_folds_kept(p->k, r)) {
         sb_printf(p->sb, "s%d + c0", r->in[0]);
     } else {
         sb_printf(p->sb, "t%d", id);

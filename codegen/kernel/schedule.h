@@ -4,6 +4,7 @@
    schedule.c        the form of the nest, the same everywhere
    loops.c           writing and reading loops
    schedule_cpu.c    threads, vectors, values kept for later sweeps; cost
+   schedule_inner.c  the innermost loops of CPUs
    schedule_cuda.c   blocks, threads, elements per thread
 
    Printers spell the loops and decide nothing.                              */
@@ -41,6 +42,38 @@ void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
 void schedule_cpu(Arena *a, Kernel *k);
 /* Least number of units that is worth a thread. */
 int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len);
+
+/* ---- schedule_inner.c ---------------------------------------------------- */
+
+/* BLOCK: the number of lanes of FOLD_SUM. LEAST_LENGTH: shorter loops have
+   their length written in their text. */
+enum { LEAST_LENGTH = 32, BLOCK = 16, CACHE_LINE = 64, ROWS_AHEAD = 16 };
+
+/* How the innermost loop of a sweep runs; bools by instruction. */
+typedef struct KInner {
+    bool *before;  /* computed before the loop; NULL: nothing */
+    bool pieces;   /* the loop is cut in pieces */
+    bool *piece;   /* loads, roundings and stores of elements that are converted
+                      a piece at a time */
+    bool *rest;    /* the same for what is left over after whole blocks */
+    bool in_order; /* shuffled types are converted in memory order */
+    bool lanes;    /* kernel_adds_lanes */
+} KInner;
+KInner kernel_inner(Arena *a, const Kernel *k, const KSweeps *all,
+                    const KSweep *s, int over);
+/* The dim along which loop `over` fetches lines ahead; -1: it does not. */
+int kernel_ahead_dim(const Kernel *k, const KSweep *s, int over);
+/* True for a load or store whose lines it fetches. */
+bool kernel_fetches(const Kernel *k, const KInst *in, int dim);
+/* True if a sweep adds up its sums in lanes, with the same bits as FOLD_SUM. */
+bool kernel_adds_lanes(const Kernel *k, const KSweep *s);
+/* Columns after the blocks of a piece; -1 if their number differs between
+   pieces. */
+int64_t kernel_left_over(const KLoop *lanes);
+/* Fold `id` has its operand in an array of its own; or, folds_kept, in the one
+   that is kept for a later sweep. */
+bool kernel_folds_array(const Kernel *k, int id);
+bool kernel_folds_kept(const Kernel *k, const KInst *r);
 
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 

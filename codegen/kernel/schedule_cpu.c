@@ -21,7 +21,6 @@ enum {
     COL_BLOCK = 4096,
     CHUNK = 1024, /* columns folded at once */
     RUN = 128,    /* columns summed into one partial sum, form rows */
-    LINE = 64,    /* bytes of a cache line */
     TILE_ROWS = 16,
     TILE_COLS = 128,
     KEEP_COLS = 4096, /* longest row whose values are kept */
@@ -37,8 +36,8 @@ enum {
 static bool turned(const Kernel *k, const KInst *in, int d) {
     int64_t bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
     return in->op == K_LOAD && in->full && !k->dim[d].col && in->at.k[d] != 0 &&
-           llabs(in->at.k[d]) * bytes <= LINE / 4 &&
-           llabs(in->at.k[k->vec]) * bytes >= LINE / 2;
+           llabs(in->at.k[d]) * bytes <= CACHE_LINE / 4 &&
+           llabs(in->at.k[k->vec]) * bytes >= CACHE_LINE / 2;
 }
 
 /* The row dim along which most transposed loads of a kernel without folds
