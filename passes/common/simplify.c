@@ -131,6 +131,8 @@ static PatternRow simplify_patterns[] = {
     GELU("0.5 * (x * (1 + erf(x * 0.70710678)))"),
     GELU("0.5 * x * (1 + erf(x / 1.41421356))"),
     GELU("0.5 * x * (1 + erf(x * 0.70710678))"),
+    GELU("x * (0.5 * (1 + erf(x / 1.41421356)))"),
+    GELU("x * (0.5 * (1 + erf(x * 0.70710678)))"),
     /* its gradient is computed from the quotient and not from x; root and
        reciprocal are rounded once */
     NORM("rsqrt(w)"),
