@@ -384,7 +384,7 @@ static Status plan_work(Run *r, Work *w) {
                     "compiled without a loss: it cannot evaluate");
     if ((w->predict || o->generate) && !r->info.predicts)
         return fail(&r->diag, (Loc){.file = o->module}, "it cannot predict");
-    return OK;
+    return run_claim(r);
 }
 
 static Status claim_files(Run *r) {

@@ -10,6 +10,7 @@
    run_train.c the training loop;  run_eval.c  evaluation and prediction
    run_order.c the samples of an epoch;  run_batch.c  what is wrong with one
    run_checkpoint.c  saving, keeping, resuming, the position in the data
+   run_claim.c one run at a time writes a checkpoint
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files;  run_data.c  what is said of data
@@ -307,6 +308,12 @@ Status run_resume(Run *r);
 bool run_can_resume(const RunOptions *o);
 /* Restores the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
+
+/* ---- run_claim.c --------------------------------------------------------- */
+
+/* Refuses files of --save, --save-best and --save-weights that another run of
+   this machine writes. */
+Status run_claim(Run *r);
 
 /* ---- run_hyper.c --------------------------------------------------------- */
 

@@ -238,6 +238,29 @@ TEST_CASE(stopped, twice_ends) {
     compiled_close(&c);
 }
 
+/* A second run of the same command does not write over the first one's
+   checkpoint. */
+TEST_CASE(stopped, one_run_writes_a_checkpoint) {
+    Compiled c = prepare("--target cpu:x86-64-v2");
+    pid_t pid = start(&c, "both", false);
+    while (log_lines("both") < 1 && !kill(pid, 0)) pause_us(200);
+    kill(pid, SIGSTOP);
+    int status = finish(start(&c, "both", true));
+    char *error = error_of("both");
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%#x",
+              (unsigned)status);
+    char says[80];
+    snprintf(says, sizeof says, "--save: process %d writes this file, too",
+             (int)pid);
+    CHECK_HAS(error, says);
+    free(error);
+    kill(pid, SIGCONT);
+    CHECK_EQ_INT(finish(pid), 0);
+    same_file("both", "whole");
+    CHECK_EQ_INT(finish(start(&c, "both", true)), 0);
+    compiled_close(&c);
+}
+
 /* The run says why it ends, and that the earlier checkpoint is still there. */
 TEST_CASE(stopped, a_full_disk_keeps_the_earlier_checkpoint) {
     /* the checkpoint is larger than the module, which is copied to a file */
