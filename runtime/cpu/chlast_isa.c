@@ -292,7 +292,7 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                      const ChlastCall *call, void *scratch) {
     ChlastRun r = {.call = NULL};
     ChlastPlan *c = &r.c;
-    if (!chlast_plan(conv, dgrad, kind, pool_threads(pool), c)) return 0;
+    if (!chlast_plan(conv, dgrad, kind, call->threads, c)) return 0;
     ISA(chlast_begin)(&r, call, scratch);
     r.other = kept_memory(call->kept, r.other);
     int made = call->kept && call->kept->made;

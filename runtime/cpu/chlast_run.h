@@ -16,6 +16,7 @@ typedef struct ChlastCall {
                       scratch memory */
     int64_t first, images; /* images of this call; the weight gradient takes
                               all */
+    int threads;           /* the plan is for so many; not for dW */
 } ChlastCall;
 
 INLINE void *kept_memory(const CpuKept *k, void *scratch) {

@@ -21,8 +21,9 @@ typedef struct ConvRun {
     void *out;
     int src_dtype, w_dtype, out_dtype;
     const CpuEpilogue *ep;
-    CpuKept *kept;    /* as of ChlastCall                                   */
+    CpuKept *kept;    /* as of ChlastCall, like threads                     */
     int64_t first, n; /* images                                             */
+    int threads;
     float *packed;
     int32_t *off;
     char *workers;
@@ -290,24 +291,25 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* r->n images from r->first on. */
+/* r->n images from r->first on; without images the weights are packed. */
 static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
                      ConvRun *r, void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
-    ChlastCall call = {r->src,       r->w,  r->out,  r->src_dtype, r->w_dtype,
-                       r->out_dtype, r->ep, r->kept, r->first,     r->n};
+    ChlastCall call = {r->src,     r->w,         r->out,    r->src_dtype,
+                       r->w_dtype, r->out_dtype, r->ep,     r->kept,
+                       r->first,   r->n,         r->threads};
     int kind = product_kind(isa, r->src_dtype, r->w_dtype);
     LibGemm g;
     if (!(r->ep && r->ep->pool) && conv_product(c, dgrad, &g)) {
         ISA(gemm)(isa, pool, &g, r->w, r->src, r->out, r->ep, scratch, NULL);
         return;
     }
-    if (r->n <= 0 || ISA(wino_conv)(pool, c, dgrad, kind, &call, scratch) ||
+    if (c->n <= 0 || ISA(wino_conv)(pool, c, dgrad, kind, &call, scratch) ||
         ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch))
         return;
     int pairs =
         channels > 1 && product_kind(ISA_LEVEL, r->src_dtype, r->w_dtype);
-    conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
+    conv_plan(c, dgrad, pairs, r->threads, &r->p);
     r->packed = kept_memory(r->kept, scratch);
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
     r->workers = (char *)scratch + r->p.packed + r->p.off;
@@ -333,30 +335,87 @@ static void conv_pool(AmpcPool *pool, const LibConv *c, const ConvRun *r,
      q->buf[2] ? (char *)q->buf[2] + tap * from * lib_volume(p.out) : NULL);
 }
 
-/* Computes some images at a time. A result that is not stored is kept in
-   front of the scratch memory; the address passed is that of the first of
-   all images. */
+/* The r->n images from r->first on, and their pools. A result that is not
+   stored is kept in front of the scratch memory, `own` bytes; the address
+   passed is that of the first of all images. */
+static void conv_pooled_some(int isa, AmpcPool *pool, const LibConv *c,
+                             ConvRun *r, char *scratch, size_t own) {
+    const CpuPool *q = r->ep->pool;
+    int64_t image = c->k * lib_volume(q->par->in);
+    void *x = q->buf[0];
+    if (!x)
+        x = (void *)((uintptr_t)scratch -
+                     (uintptr_t)(r->first * image *
+                                 dtype_size((int)q->par->dtype)));
+    if (q->at)
+        *q->at = x;
+    else
+        r->out = x;
+    conv_run(isa, pool, c, 0, r, scratch + own);
+    conv_pool(pool, c, r, q, x);
+}
+
+enum { CONV_OPERANDS = 32 /* most operands of fn in a group */ };
+
+typedef struct ConvGroups {
+    const ConvRun *r;
+    const LibConv *c;
+    int isa;
+    int64_t images; /* of a group */
+    char *scratch;
+    size_t own, each;
+} ConvGroups;
+
+/* Groups [lo, hi): one thread computes and pools them. */
+static void conv_group_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const ConvGroups *g = ctx;
+    ConvRun r = *g->r;
+    CpuEpilogue ep = *r.ep;
+    CpuPool q = *ep.pool;
+    CpuKept kept = *r.kept;
+    void *buf[CONV_OPERANDS];
+    for (int i = 0; i < q.count; i++) buf[i] = ep.buf[i];
+    if (q.at) q.at = buf + (q.at - ep.buf);
+    ep.buf = buf;
+    ep.pool = &q;
+    r.ep = &ep;
+    r.kept = &kept;
+    for (int64_t i = lo; i < hi; i++) {
+        r.first = i * g->images;
+        r.n = min64(g->images, g->c->n - r.first);
+        conv_pooled_some(g->isa, NULL, g->c, &r,
+                         g->scratch + (size_t)worker * g->each, g->own);
+    }
+}
+
+/* Weights are packed by all threads, for plans of one; then each thread takes
+   groups, so that no image has to wait for the others. */
+static void conv_pooled_groups(int isa, AmpcPool *pool, const LibConv *c,
+                               ConvRun *r, int64_t images, char *scratch) {
+    const LibPool *p = r->ep->pool->par;
+    ConvGroups g = {.r = r,
+                    .c = c,
+                    .isa = isa,
+                    .images = images,
+                    .scratch = scratch + conv_packed(c, 1),
+                    .own = conv_pool_bytes(c, p, 1),
+                    .each = conv_group_bytes(c, p)};
+    r->kept->memory = scratch;
+    r->threads = 1;
+    r->n = 0;
+    conv_run(isa, pool, c, 0, r, g.scratch);
+    pool_run(pool, ceil_div(c->n, images), 1, conv_group_work, &g);
+}
+
+/* Computes some images at a time. */
 static void conv_pooled(int isa, AmpcPool *pool, const LibConv *c, ConvRun *r,
                         char *scratch) {
     const CpuPool *q = r->ep->pool;
-    int threads = pool_threads(pool);
-    int64_t images = conv_pool_images(c, q->par, threads);
-    int64_t image = c->k * lib_volume(q->par->in);
-    size_t own = cpu_pool_scratch(c, q->par, threads);
-    void *stored = q->buf[0];
+    int64_t images = conv_pool_images(c, q->par, r->threads);
+    size_t own = conv_pool_bytes(c, q->par, r->threads);
     for (; r->first < c->n; r->first += images) {
-        void *x = stored
-                      ? stored
-                      : (void *)((uintptr_t)scratch -
-                                 (uintptr_t)(r->first * image *
-                                             dtype_size((int)q->par->dtype)));
-        if (q->at)
-            *q->at = x;
-        else
-            r->out = x;
         r->n = min64(images, c->n - r->first);
-        conv_run(isa, pool, c, 0, r, scratch + own);
-        conv_pool(pool, c, r, q, x);
+        conv_pooled_some(isa, pool, c, r, scratch, own);
     }
 }
 
@@ -368,11 +427,17 @@ void ISA(conv_fwd)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->y_dtype;
-    if (ep && ep->pool) {
-        if (!kept) r.kept = &here;
-        conv_pooled(isa, pool, c, &r, scratch);
-    } else
+    r.threads = pool_threads(pool);
+    if (!ep || !ep->pool) {
         conv_run(isa, pool, c, 0, &r, scratch);
+        return;
+    }
+    int64_t group = conv_pool_group(c, ep->pool->par, r.threads);
+    if (!kept) r.kept = &here;
+    if (group && !kept && ep->pool->count <= CONV_OPERANDS)
+        conv_pooled_groups(isa, pool, c, &r, group, scratch);
+    else
+        conv_pooled(isa, pool, c, &r, scratch);
 }
 
 /* Results are widened in pieces of a strip. */
@@ -435,6 +500,7 @@ void ISA(conv_sums)(int isa, AmpcPool *pool, const LibConvSums *c,
 void ISA(conv_dgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *dy,
                      const void *w, void *dx, void *scratch) {
     ConvRun r = {.src = dy, .w = w, .out = dx, .n = c->n};
+    r.threads = pool_threads(pool);
     r.src_dtype = (int)c->y_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->x_dtype;

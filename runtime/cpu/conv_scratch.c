@@ -5,7 +5,9 @@
 
 enum {
     CONV_POOLED =
-        1 << 16,     /* floats that a thread computes before they are pooled */
+        1 << 16, /* floats that a thread computes before they are pooled */
+    CONV_GROUP = 1 << 22, /* most bytes of a thread that computes alone */
+    CONV_EVEN = 8,        /* it has at most 9/8 of an even share */
     CONV_KEPT = 1024 /* results per channel: above this, packing the weights
                         takes a few percent */
 };
@@ -63,11 +65,8 @@ size_t cpu_conv_sums_scratch(const LibConvSums *c, int threads) {
 }
 
 /* The largest size over all kinds of tiles. */
-size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
-    LibGemm g;
+size_t conv_packed(const LibConv *c, int threads) {
     size_t most = 0;
-    if (conv_product(c, 0, &g)) return 0;
-    if (c->n * c->out[0] * c->out[1] * c->out[2] > CONV_KEPT) return 0;
     for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
         ConvPlan p;
         ChlastPlan last;
@@ -78,9 +77,16 @@ size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
             need = wino.other;
         else if (chlast_plan(c, 0, kind, threads, &last))
             need = last.other;
-        if (need > most) most = need;
+        most = larger(most, need);
     }
     return most;
+}
+
+size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
+    LibGemm g;
+    if (conv_product(c, 0, &g)) return 0;
+    if (c->n * c->out[0] * c->out[1] * c->out[2] > CONV_KEPT) return 0;
+    return conv_packed(c, threads);
 }
 
 size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {
@@ -103,8 +109,30 @@ int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads) {
     return images < c->n ? images : c->n;
 }
 
-size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads) {
+size_t conv_pool_bytes(const LibConv *c, const LibPool *p, int threads) {
     int64_t n = conv_pool_images(c, p, threads) * c->k * lib_volume(p->in);
-    return (size_t)(n + BLOCK_LANES - 1) / BLOCK_LANES * BLOCK_LANES *
-           sizeof(float);
+    return (size_t)round_up(n, BLOCK_LANES) * sizeof(float);
+}
+
+size_t conv_group_bytes(const LibConv *c, const LibPool *p) {
+    return conv_pool_bytes(c, p, 1) + cpu_conv_fwd_scratch(c, 1);
+}
+
+int64_t conv_pool_group(const LibConv *c, const LibPool *p, int threads) {
+    if (threads < 2 || c->n < threads || conv_group_bytes(c, p) > CONV_GROUP)
+        return 0;
+    int64_t most = conv_pool_images(c, p, 1), least = INT64_MAX, best = 0;
+    for (int64_t n = most; 2 * n > most; n--) {
+        int64_t busiest = ceil_div(ceil_div(c->n, n), threads) * n;
+        if (busiest >= least) continue;
+        least = busiest;
+        best = n;
+    }
+    return least * threads * CONV_EVEN <= c->n * (CONV_EVEN + 1) ? best : 0;
+}
+
+size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads) {
+    size_t own = conv_pool_bytes(c, p, threads), each = conv_group_bytes(c, p);
+    if (threads < 2 || each > CONV_GROUP) return own;
+    return larger(own, conv_packed(c, 1) + (size_t)threads * each);
 }

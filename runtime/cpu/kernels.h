@@ -68,6 +68,7 @@ typedef struct CpuPool {
     void *const *buf; /* operands of the pooling */
     void **at; /* fn reads the pooled input here: its address is stored in
                   `*at`; NULL: it is the result */
+    int count; /* operands of fn */
 } CpuPool;
 
 /* Epilogue of a finished fp32 tile. fn == NULL: store the tile as `dtype` in

@@ -91,7 +91,8 @@ static void bind_pool(const BindCtx *cx, const PlanStep *t, BoundStep *b) {
     const LibInfo *l = lib_info(t->fn);
     b->pool = (CpuPool){.lib = (PlanLib)(t->second - 1),
                         .par = (const void *)(b->par + l->npar),
-                        .buf = b->buf + l->noperand};
+                        .buf = b->buf + l->noperand,
+                        .count = t->ep_nref};
     b->epilogue.pool = &b->pool;
     for (uint32_t i = t->nref; i < t->nref + t->ep_nref; i++)
         if (refs[i].space == PLAN_NONE) b->pool.at = &b->buf[i];

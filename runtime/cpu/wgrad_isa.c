@@ -166,9 +166,13 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
 void ISA(conv_wgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
-    ChlastCall call = {
-        x,    dy, dw,  (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype, NULL,
-        NULL, 0,  c->n};
+    ChlastCall call = {.src = x,
+                       .other = dy,
+                       .out = dw,
+                       .src_dtype = (int)c->x_dtype,
+                       .other_dtype = (int)c->y_dtype,
+                       .out_dtype = (int)c->w_dtype,
+                       .images = c->n};
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;

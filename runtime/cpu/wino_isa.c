@@ -195,7 +195,7 @@ int ISA(wino_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                    const ChlastCall *call, void *scratch) {
     WinoRun r = {.call = call, .dgrad = dgrad, .stage = scratch};
     WinoPlan *p = &r.p;
-    if (!wino_plan(conv, dgrad, kind, pool_threads(pool), p)) return 0;
+    if (!wino_plan(conv, dgrad, kind, call->threads, p)) return 0;
     char *other = (char *)scratch + p->x.stage;
     r.w = kept_memory(call->kept, other);
     r.workers = other + p->other;

@@ -133,7 +133,7 @@ static void run_lib(Subject *s, const LoweredStep *st, void *lib, int graph) {
                     .buf = resolve(s, st->refs, st->nref),
                     .epilogue = &ep};
     int64_t npar = lib_info(st->lib)->npar, own = lib_info(st->lib)->noperand;
-    CpuPool pool = {.buf = c.buf + own};
+    CpuPool pool = {.buf = c.buf + own, .count = st->nep_ref};
     REQUIRE(st->npar ==
             npar + (st->second ? (int)lib_info(st->second - 1)->npar : 0));
     REQUIRE(cpu_lib_scratch(st->lib, st->pars, 1) <= SCRATCH / 2);

@@ -49,7 +49,7 @@ static void conv_check_pooled(const ConvCase *k, const LibPool *p, int max) {
                 void *place = i % 2 ? all : NULL;
                 void *buf[3] = {place, got, taps};
                 CpuPool pool = {max ? PLAN_LIB_MAXPOOL : PLAN_LIB_AVGPOOL, p,
-                                buf, twice && !place ? ep_buf : NULL};
+                                buf, twice && !place ? ep_buf : NULL, 3};
                 ep_buf[0] = place;
                 ep.pool = &pool;
                 scratch = scratch_of(need);
