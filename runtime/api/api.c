@@ -321,7 +321,7 @@ static ampc_status do_write_variable(ampc_session *s, const char *name,
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "variable '%.200s' cannot be %g", v->name,
                             scalar_number(v->dtype, in->data));
-    s->random = -1;
+    s->ranks.random = -1;
     s->stale = true;
     ampc_status status =
         s->backend->put(s, var_ref((uint32_t)i, 0), in->data, v->bytes);
@@ -384,7 +384,7 @@ static ampc_status api_memory(ampc_session *s, ampc_memory_info *out) {
 static ampc_status api_nonfinite(ampc_session *s, ampc_nonfinite *out) {
     ENTER(s);
     if (!SIZED(out)) return api_leave(s, session_unsized(s, "ampc_nonfinite"));
-    ampc_nonfinite x = s->nonfinite;
+    ampc_nonfinite x = s->located.what;
     const char **text[] = {&x.name, &x.op, &x.source, &x.advice};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (!*text[i]) *text[i] = "";

@@ -20,7 +20,7 @@ static bool uses_files(const ampc_session *s) {
    copies it gives none. */
 static ampc_status before_saving(ampc_session *s, const char *path) {
     ampc_status status = need_path(s, path);
-    bool runs = !s->shards && !session_on_masters(s, PROG_TRAIN);
+    bool runs = !s->ranks.shards && !session_on_masters(s, PROG_TRAIN);
     return status == AMPC_OK && runs ? session_refresh(s) : status;
 }
 

@@ -97,14 +97,14 @@ ampc_status data_trained(ampc_session *s, int64_t count) {
     Checked what = OF_INPUT;
     int64_t k;
     if (count <= s->bad.count) return AMPC_OK;
-    if (s->bad_rank >= 0) {
+    if (s->ranks.bad_rank >= 0) {
         s->bad = b;
         return session_fail(s, AMPC_ERR_DATA,
                             "rank %d got a class or row index that is out of "
                             "range, a loop of too many trips, or another "
                             "number of rows than a mask selects; its own "
                             "message names it",
-                            s->bad_rank);
+                            s->ranks.bad_rank);
     }
     TRY(kept(s, VAR_BAD_CHECK, &k));
     TRY(kept(s, VAR_BAD_AT, &b.index));

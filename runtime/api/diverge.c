@@ -33,15 +33,15 @@ static bool diverge_search(uint32_t dtype, const void *data, uint64_t n,
 /* ---- where they are ------------------------------------------------------ */
 
 static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
-    if (s->fed < 0) return false;
-    const PlanProgram *p = &s->m->programs[s->fed];
+    if (s->in.program < 0) return false;
+    const PlanProgram *p = &s->m->programs[s->in.program];
     for (uint32_t i = 0; i < p->nin; i++) {
         const PlanTensor *t = &s->m->tensors[p->in0 + i];
         uint64_t bytes = 0;
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
-        if (!is_float_dtype(t->dtype) || s->in_device[i] ||
-            !diverge_search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype),
-                            0, x))
+        if (!is_float_dtype(t->dtype) || s->in.device[i] ||
+            !diverge_search(t->dtype, s->in.addr[i],
+                            bytes / dtype_bytes(t->dtype), 0, x))
             continue;
         x->origin = AMPC_ORIGIN_INPUT;
         x->dtype = (int32_t)t->dtype;
@@ -216,13 +216,13 @@ static ampc_status empty(ampc_session *s, bool over) {
         "no label counts: all are ignored, or weigh nothing";
     const ampc_metrics *m = &s->metrics;
     if (over) {
-        s->nonfinite = (ampc_nonfinite){.size = sizeof s->nonfinite,
-                                        .index = -1,
-                                        .tried = m->tried,
-                                        .name = "",
-                                        .op = "",
-                                        .source = "",
-                                        .advice = "look at the data"};
+        s->located.what = (ampc_nonfinite){.size = sizeof s->located.what,
+                                           .index = -1,
+                                           .tried = m->tried,
+                                           .name = "",
+                                           .op = "",
+                                           .source = "",
+                                           .advice = "look at the data"};
         return session_fail(s, AMPC_ERR_DIVERGED,
                             "%lld steps in a row were skipped: %s",
                             (long long)m->skip_streak, why);
@@ -245,7 +245,7 @@ ampc_status diverge_trained(ampc_session *s) {
         .size = sizeof x, .index = -1, .value = NAN, .tried = m->tried};
     TRY(find_first(s, &x, &kind));
     x.advice = advice_of(s, &x);
-    s->nonfinite = x;
+    s->located.what = x;
     describe(s, &x, kind, text, sizeof text);
     if (over)
         return session_fail(s, AMPC_ERR_DIVERGED,

@@ -21,7 +21,7 @@ ampc_status api_enter(ampc_session *s) {
 
 ampc_status api_leave(ampc_session *s, ampc_status status) {
     s->backend->leave(s);
-    s->fed = -1;
+    s->in.program = -1;
     if (status == AMPC_OK) s->error[0] = 0;
     return set_free(s, status);
 }

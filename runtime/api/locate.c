@@ -22,7 +22,7 @@ ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
         return session_fail(s, AMPC_ERR_INTERNAL, "program locate is damaged");
     TRY(session_run(s, PROG_LOCATE, in, nin));
     TRY(s->backend->get(s, output_ref(s, program, i), &found, sizeof found));
-    if (s->located == INT64_MAX) s->located = found;
+    if (s->located.step == INT64_MAX) s->located.step = found;
     return AMPC_OK;
 }
 
@@ -39,11 +39,11 @@ static void take_part(const char **text, char *part, size_t size) {
 static void read_place(ampc_session *s, const char *text, ampc_nonfinite *x) {
     char way[8], dtype[8], *name;
     take_part(&text, way, sizeof way);
-    take_part(&text, s->located_op, sizeof s->located_op);
+    take_part(&text, s->located.op, sizeof s->located.op);
     take_part(&text, dtype, sizeof dtype);
     int n = (int)strtol(text, &name, 10);
     name += *name == ':';
-    snprintf(s->located_name, sizeof s->located_name, "%.*s", n, name);
+    snprintf(s->located.name, sizeof s->located.name, "%.*s", n, name);
     x->origin = *way == 'i'   ? AMPC_ORIGIN_INPUT
                 : *way == 'v' ? AMPC_ORIGIN_VARIABLE
                 : *way == 'f' ? AMPC_ORIGIN_FORWARD
@@ -52,8 +52,8 @@ static void read_place(ampc_session *s, const char *text, ampc_nonfinite *x) {
     while (x->dtype < AMPC_NDTYPE - 1 &&
            strcmp(dtype_name((uint32_t)x->dtype), dtype) != 0)
         x->dtype++;
-    x->name = s->located_name;
-    x->op = s->located_op;
+    x->name = s->located.name;
+    x->op = s->located.op;
     x->source = name + n + (name[n] == '/');
 }
 
@@ -73,10 +73,11 @@ static const char *place_of(const ampc_session *s, int64_t k) {
 }
 
 bool locate_read(ampc_session *s, ampc_nonfinite *x) {
-    if (s->program[PROG_LOCATE] < 0 || s->located == INT64_MAX) return false;
-    const char *place = place_of(s, s->located >> 1);
+    if (s->program[PROG_LOCATE] < 0 || s->located.step == INT64_MAX)
+        return false;
+    const char *place = place_of(s, s->located.step >> 1);
     if (!place) return false;
     read_place(s, place, x);
-    x->value = s->located & 1 ? INFINITY : NAN;
+    x->value = s->located.step & 1 ? INFINITY : NAN;
     return true;
 }

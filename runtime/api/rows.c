@@ -65,9 +65,9 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
         need += rounded((size_t)bytes);
     }
-    TRY(room_for(s, &s->rows, need));
-    ampc_input *to = (ampc_input *)(void *)s->rows.data;
-    char *room = s->rows.data + rounded(nin * sizeof *in);
+    TRY(room_for(s, &s->in.rows, need));
+    ampc_input *to = (ampc_input *)(void *)s->in.rows.data;
+    char *room = s->in.rows.data + rounded(nin * sizeof *in);
     for (size_t i = 0; i < nin; i++) {
         const ampc_input *a = input_at(in, i);
         int at = input_place(s->m, p, a, i);
@@ -93,7 +93,7 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
             memcpy(room + (size_t)k * each, from + (size_t)(n - 1) * each,
                    each);
         room += rounded(to[i].bytes);
-        CONTRACT(room <= s->rows.data + s->rows.bytes);
+        CONTRACT(room <= s->in.rows.data + s->in.rows.bytes);
     }
     *out = to;
     return AMPC_OK;

@@ -103,8 +103,8 @@ static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
                                const PlanTarget *plan) {
     s->backend = b;
     s->plan = plan;
-    s->on_device = b->async && comm_sums_on_device(s->opt.comm) &&
-                   s->program[PROG_UPDATE] >= 0;
+    s->ranks.on_device = b->async && comm_sums_on_device(s->opt.comm) &&
+                         s->program[PROG_UPDATE] >= 0;
     ampc_status status = shards_open(s);
     if (status == AMPC_OK) {
         status = b->open(s);
@@ -169,17 +169,17 @@ static ampc_status session_build(ampc_session *s) {
     const char *first = objective_at(s->m, 0);
     s->objective = first ? first : "";
     session_find_known(s);
-    s->last = s->due_update = s->due_loss = s->fed = -1;
-    s->located = INT64_MAX;
+    s->last = s->due_update = s->due_loss = s->in.program = -1;
+    s->located.step = INT64_MAX;
     s->accumulate = info_int(s->m, "accumulate", 1);
     s->batch = s->own_batch = s->valid = module_batch(s->m);
     size_t most = 0; /* inputs of a program */
     for (uint32_t i = 0; i < s->m->nprogram; i++)
         if (s->m->programs[i].nin > most) most = s->m->programs[i].nin;
-    s->addr_bytes = most * (sizeof *s->addr + sizeof *s->in_device);
-    s->addr = mem_alloc(s, s->addr_bytes);
-    if (!s->addr) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
-    s->in_device = (bool *)(s->addr + most);
+    s->in.bytes = most * (sizeof *s->in.addr + sizeof *s->in.device);
+    s->in.addr = mem_alloc(s, s->in.bytes);
+    if (!s->in.addr) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    s->in.device = (bool *)(s->in.addr + most);
     ampc_status status = choose_device(s);
     if (status == AMPC_OK) status = with_device(s, weights_init);
     s->stale = true;
@@ -215,7 +215,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->ordinal = ordinal;
     s->pid = host_process();
     s->metrics.size = sizeof s->metrics;
-    s->bad_rank = s->random = -1;
+    s->ranks.bad_rank = s->ranks.random = -1;
     ampc_status status = session_build(s);
     if (o.comm) status = comm_join(s, status);
     if (status == AMPC_OK) status = with_device(s, shards_refresh);
@@ -232,14 +232,15 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
 void session_close(ampc_session *s) {
     if (!s) return;
     sums_close(s);
-    if (s->bad_of)
-        mem_free(s, s->bad_of, (size_t)s->opt.comm->world * sizeof *s->bad_of);
+    if (s->ranks.bad_of)
+        mem_free(s, s->ranks.bad_of,
+                 (size_t)s->opt.comm->world * sizeof *s->ranks.bad_of);
     if (s->backend) s->backend->close(s);
     shards_close(s);
-    mem_free(s, s->addr, s->addr_bytes);
-    mem_free(s, s->labels, s->labels_bytes);
-    room_close(s, &s->rows);
-    room_close(s, &s->padded);
+    mem_free(s, s->in.addr, s->in.bytes);
+    mem_free(s, s->in.labels, s->in.labels_bytes);
+    room_close(s, &s->in.rows);
+    room_close(s, &s->in.padded);
     session_take_cursor(s, NULL);
     mem_free(s, s, sizeof *s);
 }

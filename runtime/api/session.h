@@ -71,6 +71,43 @@ typedef struct Room {
     size_t bytes;
 } Room;
 
+/* The inputs of the current call. */
+typedef struct SessionInputs {
+    const void **addr; /* one for each */
+    bool *device;      /* true where they lie there; behind addr */
+    size_t bytes;      /* allocated for both */
+    int64_t *labels;   /* inputs that were given in narrower types, converted;
+                          NULL: none */
+    size_t labels_bytes;
+    int program; /* the program whose inputs `addr` holds, or -1 */
+    Room rows;   /* inputs filled up to a batch (rows.c) */
+    Room padded; /* .. and to a size (sizes.c) */
+} SessionInputs;
+
+/* Where a value is not finite (locate.c). */
+typedef struct SessionLocated {
+    ampc_nonfinite what;    /* details of the last examined step */
+    int64_t step;           /* ampc.nonfinite of this optimizer step, or
+                               INT64_MAX */
+    char name[256], op[64]; /* strings that `what` points to */
+} SessionLocated;
+
+/* A session as one of many ranks (comm.c). */
+typedef struct SessionRanks {
+    struct Shards *shards; /* NULL: state is not divided among ranks */
+    struct Sums *sums;     /* NULL: a single process */
+    bool on_device;        /* sums are made in the GPU's memory
+                              (ampc_comm.allreduce_on) */
+    bool whole;         /* .. and the last micro-step and the following program
+                           update are one run */
+    int64_t random;     /* ampc.rng's counter between steps; -1: unknown */
+    int64_t *bad_of;    /* on_device: each rank's number of bad batches at the
+                           last check */
+    int64_t bad_agreed; /* ampc.bad_data summed over ranks */
+    int bad_rank;       /* the first other rank with bad data in the last step,
+                           if this rank's data were good; -1: none */
+} SessionRanks;
+
 struct ampc_session {
     const AmpcModule *m;
     ampc_options opt;
@@ -90,20 +127,12 @@ struct ampc_session {
     int64_t valid;            /* samples of this micro-step that count */
     int64_t first;         /* number of the call's sample with which this batch
                               begins */
-    Room rows;             /* inputs filled up to a batch (rows.c) */
-    Room padded;           /* .. and to a size (sizes.c) */
     const char *objective; /* current objective of steps; "": the only one */
     int64_t micro;         /* micro-steps since the last update */
     int program[PROG_COUNT]; /* index in m->programs or -1 */
     int own[PROG_COUNT];     /* those for the module's own sizes */
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
     int last;                /* program that ran last or -1 */
-    const void **addr;       /* inputs of the call */
-    bool *in_device;         /* whether they lie there; behind addr */
-    size_t addr_bytes;
-    int64_t *labels; /* inputs in `addr` that were given in narrower types,
-                        converted; NULL: none */
-    size_t labels_bytes;
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
                                  or -1 */
@@ -119,25 +148,9 @@ struct ampc_session {
                           reported */
     ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED, if fetched metrics
                           say so, until the call returns it */
-    int fed;           /* program whose inputs `addr` holds during the call, or
-                          -1 */
-    ampc_nonfinite nonfinite; /* details of the last examined step */
-    int64_t located;          /* ampc.nonfinite of this optimizer step, or
-                                 INT64_MAX */
-    char located_name[256], located_op[64]; /* strings that nonfinite points
-                                               to */
-    struct Shards *shards; /* shards.c; NULL: state is not divided among
-                              ranks */
-    struct Sums *sums;     /* sums.c; NULL: a single process */
-    bool on_device; /* ranks sum in the GPU's memory (ampc_comm.allreduce_on) */
-    bool whole;     /* ... and the last micro-step and the following program
-                       update are one run */
-    int64_t random; /* ampc.rng's counter between steps of ranks; -1: unknown */
-    int64_t *bad_of;    /* on_device: each rank's number of bad batches at the
-                           last check */
-    int64_t bad_agreed; /* ampc.bad_data summed over ranks */
-    int bad_rank; /* the first other rank with bad data in the last step, if
-                     this rank's data were good; -1: none */
+    SessionInputs in;
+    SessionLocated located;
+    SessionRanks ranks;
     char error[1024];
     char notice[1024]; /* message of the current call, or "" */
 };

@@ -215,9 +215,9 @@ static ampc_status pad_inputs(ampc_session *s, ProgramId id,
         need += HEAD + (size_t)full_of(s, t, input_at(*in, i)).bytes;
     }
     if (!need) return AMPC_OK;
-    ampc_status status = room_for(s, &s->padded, list + need);
-    ampc_input *to = (ampc_input *)(void *)s->padded.data;
-    char *room = s->padded.data + list;
+    ampc_status status = room_for(s, &s->in.padded, list + need);
+    ampc_input *to = (ampc_input *)(void *)s->in.padded.data;
+    char *room = s->in.padded.data + list;
     for (size_t i = 0; i < nin && status == AMPC_OK; i++) {
         const ampc_input *a = input_at(*in, i);
         memset(&to[i], 0, sizeof *to);

@@ -69,7 +69,7 @@ static ampc_status fetch_metrics(ampc_session *s) {
         s->due_update = -1;
         if (status == AMPC_OK && s->found == AMPC_OK)
             status = find(s, diverge_trained(s));
-        s->located = INT64_MAX;
+        s->located.step = INT64_MAX;
         if (status != AMPC_OK) return status;
     }
     if (s->due_loss >= 0) {
@@ -103,7 +103,7 @@ static ampc_status set_micro(ampc_session *s, int64_t micro) {
     uint64_t value = 0;
     int v = s->known[VAR_MICRO];
     s->micro = micro;
-    if (s->whole || v < 0 || s->m->vars[v].rank != 0 ||
+    if (s->ranks.whole || v < 0 || s->m->vars[v].rank != 0 ||
         !scalar_encode(s->m->vars[v].dtype, (double)micro, &value))
         return AMPC_OK;
     return s->backend->put(s, var_ref((uint32_t)v, 0), &value,
@@ -125,7 +125,7 @@ static ampc_status do_micro(ampc_session *s, const ampc_input *in, size_t nin) {
         status = comm_random(s, c->rank * s->accumulate);
     if (status != AMPC_OK) return status;
     if (micro == 0) {
-        s->bad_rank = -1;
+        s->ranks.bad_rank = -1;
         sums_begin(s);
     }
     if (s->valid || !s->own_batch) {
@@ -160,7 +160,7 @@ static ampc_status do_update(ampc_session *s) {
     ampc_status status = session_prepare(s, PROG_UPDATE);
     if (status == AMPC_OK && s->opt.comm) status = comm_reduce(s);
     if (status == AMPC_OK) status = session_run(s, PROG_UPDATE, NULL, 0);
-    s->whole = false;
+    s->ranks.whole = false;
     if (status == AMPC_OK && s->opt.comm) status = comm_updated(s);
     if (status == AMPC_OK) status = shards_allgather(s);
     if (status != AMPC_OK) return status;
@@ -178,11 +178,12 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
     if (s->program[PROG_MICRO] < 0 || s->program[PROG_UPDATE] < 0)
         return api_unsupported(s, "train");
     ampc_status status = session_prepare(s, PROG_UPDATE);
-    s->whole = s->on_device && s->micro + 1 == s->accumulate && s->valid &&
-               s->program[PROG_LOCATE] < 0 && !sizes_several(s);
+    s->ranks.whole = s->ranks.on_device && s->micro + 1 == s->accumulate &&
+                     s->valid && s->program[PROG_LOCATE] < 0 &&
+                     !sizes_several(s);
     if (status == AMPC_OK) status = do_micro(s, in, nin);
     if (status == AMPC_OK && s->micro == s->accumulate) status = do_update(s);
-    s->whole = false;
+    s->ranks.whole = false;
     return status;
 }
 

@@ -376,7 +376,7 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
         out->sum = copy_of(b->s->plan, t);
         out->largest = t->second != 0;
         b->d->programs[b->program].sums |=
-            b->s->opt.comm && (!b->s->on_device || out->largest);
+            b->s->opt.comm && (!b->s->ranks.on_device || out->largest);
         return AMPC_OK;
     default: /* PLAN_COPY */
         out->from = ref_at(b, 0);

@@ -27,20 +27,20 @@ ampc_status gpu_wait(ampc_session *s, CUevent e, const char *what) {
     const ampc_comm *c = s->opt.comm;
     double begin = comm_seconds(), waited = 0;
     CUresult rc = CUDA_NOT_READY;
-    if (!s->on_device) GPU(d->cu.EventSynchronize(e), what);
-    while (s->on_device && (rc = d->cu.EventQuery(e)) == CUDA_NOT_READY) {
+    if (!s->ranks.on_device) GPU(d->cu.EventSynchronize(e), what);
+    while (s->ranks.on_device && (rc = d->cu.EventQuery(e)) == CUDA_NOT_READY) {
         if (c->waiting(c->ctx, waited)) return broken(s, what);
         if (waited > 1e-3)
             nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         waited = comm_seconds() - begin;
     }
-    return s->on_device && rc ? gpu_fail(s, rc, what, NULL) : AMPC_OK;
+    return s->ranks.on_device && rc ? gpu_fail(s, rc, what, NULL) : AMPC_OK;
 }
 
 ampc_status gpu_wait_stream(ampc_session *s, CUstream stream,
                             const char *what) {
     GpuDevice *d = gpu_of(s);
-    if (!s->on_device) {
+    if (!s->ranks.on_device) {
         GPU(d->cu.StreamSynchronize(stream), what);
         return AMPC_OK;
     }
@@ -197,7 +197,7 @@ ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t) {
 
 uint64_t gpu_sent_bytes(const ampc_session *s) {
     uint64_t most = 0;
-    for (uint32_t i = 0; i < s->plan->nstep && s->on_device; i++) {
+    for (uint32_t i = 0; i < s->plan->nstep && s->ranks.on_device; i++) {
         const PlanStep *t = &s->plan->steps[i];
         uint64_t bytes = 0;
         if (t->kind != PLAN_SUM || sent_as(s, t) == AMPC_DTYPE_F32) continue;
@@ -245,7 +245,7 @@ static ampc_status sum_tail(ampc_session *s) {
 
 ampc_status gpu_sum_rest(ampc_session *s) {
     const PlanRun *r = &s->plan->runs[s->program[PROG_MICRO]];
-    for (uint32_t i = 0; i < r->nstep && !s->whole; i++)
+    for (uint32_t i = 0; i < r->nstep && !s->ranks.whole; i++)
         if (s->plan->steps[r->step0 + i].kind == PLAN_SUM)
             TRY(gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]));
     TRY(fork_off(s));
@@ -259,7 +259,7 @@ ampc_status gpu_hand_out(ampc_session *s) {
     const ampc_comm *c = s->opt.comm;
     GpuDevice *d = gpu_of(s);
     int n = 0;
-    if (!s->shards) return AMPC_OK;
+    if (!s->ranks.shards) return AMPC_OK;
     TRY(fork_off(s));
     int failed = c->group(c->ctx, 1);
     for (int r = 0; r < c->world && !failed; r++)
@@ -297,7 +297,7 @@ static ampc_status through_host(ampc_session *s, const GpuStep *t) {
 
 ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
     if (!s->opt.comm) return AMPC_OK;
-    if (!s->on_device || t->largest) return through_host(s, t);
+    if (!s->ranks.on_device || t->largest) return through_host(s, t);
     TRY(fork_off(s));
     if (add_up(s, t->from, (uint64_t)t->sum->bytes, (ampc_dtype)t->sum->dtype))
         return broken(s, "statistics");
@@ -307,13 +307,14 @@ ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
 /* ---- open ---------------------------------------------------------------- */
 
 uint64_t gpu_ranks_bytes(const ampc_session *s) {
-    return s->on_device ? (uint64_t)s->opt.comm->world * sizeof(int64_t) : 0;
+    return s->ranks.on_device ? (uint64_t)s->opt.comm->world * sizeof(int64_t)
+                              : 0;
 }
 
 ampc_status gpu_ranks_open(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     const ampc_comm *c = s->opt.comm;
-    if (!s->on_device) return AMPC_OK;
+    if (!s->ranks.on_device) return AMPC_OK;
     if (s->ordinal != c->local)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "the communicator is one of GPU %d, not %d",

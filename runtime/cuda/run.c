@@ -62,7 +62,7 @@ static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
     TRY(gpu_wait(s, d->uploaded[slot], "upload of inputs"));
     for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
         uint64_t bytes = input_bytes(s, program, i);
-        if (bytes && in[i] != to && !s->in_device[i]) memcpy(to, in[i], bytes);
+        if (bytes && in[i] != to && !s->in.device[i]) memcpy(to, in[i], bytes);
         to += gpu_round(bytes);
     }
     return AMPC_OK;
@@ -79,9 +79,9 @@ static InputRange next_range(const ampc_session *s, int program, uint32_t *i,
                              uint64_t *at) {
     InputRange r = {*at, 0};
     for (; *i < s->m->programs[program].nin; ++*i) {
-        if (s->in_device[*i] && r.bytes) break;
+        if (s->in.device[*i] && r.bytes) break;
         *at += gpu_round(input_bytes(s, program, *i));
-        if (s->in_device[*i])
+        if (s->in.device[*i])
             r.at = *at;
         else
             r.bytes = *at - r.at;
@@ -124,7 +124,7 @@ static ampc_status take_inputs(ampc_session *s, int program,
     TRY(gpu_join_host(s));
     for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
         uint64_t bytes = input_bytes(s, program, i);
-        if (bytes && s->in_device[i])
+        if (bytes && s->in.device[i])
             GPU(d->cu.MemcpyDtoDAsync(to, (uintptr_t)in[i], bytes, d->stream),
                 "copy of inputs");
         to += gpu_round(bytes);
@@ -137,7 +137,7 @@ static ampc_status upload(ampc_session *s, int program, const void *const *in) {
     uint32_t given = 0;
     if (gpu_of(s)->programs[program].input_bytes == 0) return AMPC_OK;
     for (uint32_t i = 0; i < p->nin; i++) {
-        if (!s->in_device[i] || !input_bytes(s, program, i)) continue;
+        if (!s->in.device[i] || !input_bytes(s, program, i)) continue;
         TRY(gpu_owns(s, s->m->tensors[p->in0 + i].name, in[i]));
         given++;
     }
@@ -208,7 +208,7 @@ static ampc_status gather(ampc_session *s, const GpuProgram *p) {
         GPU(d->cu.MemcpyDtoHAsync(p->scalars + p->range[i].at, p->range[i].from,
                                   p->range[i].bytes, d->work),
             "copy of metrics");
-    if (s->on_device && p == &d->programs[s->program[PROG_UPDATE]])
+    if (s->ranks.on_device && p == &d->programs[s->program[PROG_UPDATE]])
         GPU(d->cu.MemcpyDtoHAsync(d->host_bad, d->bad, gpu_ranks_bytes(s),
                                   d->work),
             "copy of metrics");
@@ -228,7 +228,7 @@ ampc_status gpu_watched(ampc_session *s, int program,
             session_watch(s, program, (Watch)w, &ref, &dtype))
             memcpy(&value[w], p->scalars + p->where[w], dtype_bytes(dtype));
     }
-    if (s->on_device && program == s->program[PROG_UPDATE])
+    if (s->ranks.on_device && program == s->program[PROG_UPDATE])
         value[WATCH_BAD_DATA] = (uint64_t)comm_bad(s, d->host_bad);
     return AMPC_OK;
 }
@@ -309,7 +309,7 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     TRY(mark(s, step));
     if (t->replaced) return AMPC_OK;
     if (t->kind == PLAN_SUM) /* else before update */
-        return s->whole ? gpu_sum_bucket(s, t->bucket) : AMPC_OK;
+        return s->ranks.whole ? gpu_sum_bucket(s, t->bucket) : AMPC_OK;
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
     if (t->kind == PLAN_PRODUCT) return multiply(s, t);
@@ -377,8 +377,8 @@ static ampc_status end_capture(ampc_session *s, GpuProgram *p,
 
 /* The part of a step that is one run. */
 static bool in_whole(const ampc_session *s, int program) {
-    return s->whole && (program == s->program[PROG_MICRO] ||
-                        program == s->program[PROG_UPDATE]);
+    return s->ranks.whole && (program == s->program[PROG_MICRO] ||
+                              program == s->program[PROG_UPDATE]);
 }
 
 /* The program that owns the graph of a run: for a whole step, update. */
@@ -400,8 +400,8 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
                       bool *walk) {
     GpuDevice *d = gpu_of(s);
     GpuProgram *p = run_of(s, program);
-    bool update = s->on_device && program == s->program[PROG_UPDATE];
-    if (update && s->whole) return begin_update(s, p, walk);
+    bool update = s->ranks.on_device && program == s->program[PROG_UPDATE];
+    if (update && s->ranks.whole) return begin_update(s, p, walk);
     TRY(upload(s, program, in));
     d->work = d->stream;
     d->mode = GPU_EAGER;
@@ -424,7 +424,7 @@ ampc_status gpu_end(ampc_session *s, int program, ampc_status status) {
         program == s->program[PROG_MICRO]) /* the update follows */
         return s->profile ? tell_profile(s, program) : AMPC_OK;
     bool walked = d->mode != GPU_REPLAY;
-    if (status == AMPC_OK && walked && s->on_device &&
+    if (status == AMPC_OK && walked && s->ranks.on_device &&
         program == s->program[PROG_UPDATE])
         status = gpu_hand_out(s);
     if (status == AMPC_OK && walked) status = gather(s, p);

@@ -57,7 +57,7 @@ typedef struct AmpcBackend {
 
     /* Allocates everything that the next run of a program needs. */
     ampc_status (*prepare)(ampc_session *s, int program);
-    /* The inputs that s->in_device marks lie in the device's memory.
+    /* The inputs that s->in.device marks lie in the device's memory.
        A run is begin, step for each of the program's steps (unless begin
        clears walk), then end, which gets the status of the run and returns
        it. */

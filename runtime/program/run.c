@@ -294,18 +294,18 @@ static ampc_status widen_labels(ampc_session *s, const PlanProgram *p,
             for (size_t k = 0; pass == WIDEN && k < n; k++)
                 to[need + k] = bytes ? ((const uint8_t *)a->data)[k]
                                      : ((const int32_t *)a->data)[k];
-            if (pass == WIDEN) s->addr[at] = to + need;
+            if (pass == WIDEN) s->in.addr[at] = to + need;
             need += n;
         }
         if (pass == WIDEN || need == 0) break;
-        if (need * sizeof *to > s->labels_bytes) {
-            mem_free(s, s->labels, s->labels_bytes);
-            s->labels_bytes = need * sizeof *to;
-            s->labels = mem_alloc(s, s->labels_bytes);
+        if (need * sizeof *to > s->in.labels_bytes) {
+            mem_free(s, s->in.labels, s->in.labels_bytes);
+            s->in.labels_bytes = need * sizeof *to;
+            s->in.labels = mem_alloc(s, s->in.labels_bytes);
         }
-        to = s->labels;
+        to = s->in.labels;
         if (to) continue;
-        s->labels_bytes = 0;
+        s->in.labels_bytes = 0;
         return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     }
     return AMPC_OK;
@@ -330,7 +330,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
                                 a->name ? a->name : "(by position)", p->name);
         TRY(input_check(s, &s->m->tensors[p->in0 + at], a));
         addr[at] = a->data;
-        s->in_device[at] = input_in_device(a);
+        s->in.device[at] = input_in_device(a);
     }
     return widen_labels(s, p, in, nin);
 }
@@ -395,10 +395,10 @@ ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin) {
     int program = s->program[id];
     CONTRACT(program >= 0);
-    TRY(inputs_check(s, &s->m->programs[program], in, nin, s->addr));
+    TRY(inputs_check(s, &s->m->programs[program], in, nin, s->in.addr));
     TRY(session_prepare(s, id));
     if (!session_on_masters(s, id)) TRY(session_refresh(s));
     s->stale |= session_on_masters(s, id);
-    if (nin) s->fed = program;
-    return run_program(s, program, s->addr);
+    if (nin) s->in.program = program;
+    return run_program(s, program, s->in.addr);
 }

@@ -283,10 +283,11 @@ static ampc_status facts_judge(ampc_session *s, ampc_status status,
 }
 
 static ampc_status bad_open(ampc_session *s) {
-    size_t bytes = (size_t)s->opt.comm->world * sizeof *s->bad_of;
-    s->bad_of = mem_alloc(s, bytes);
-    if (!s->bad_of) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
-    memset(s->bad_of, 0, bytes);
+    size_t bytes = (size_t)s->opt.comm->world * sizeof *s->ranks.bad_of;
+    s->ranks.bad_of = mem_alloc(s, bytes);
+    if (!s->ranks.bad_of)
+        return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    memset(s->ranks.bad_of, 0, bytes);
     return AMPC_OK;
 }
 
@@ -299,7 +300,7 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
         status = session_fail(s, AMPC_ERR_UNSUPPORTED,
                               "comm: too many micro-steps of all ranks");
     if (status == AMPC_OK) status = sums_open(s);
-    if (status == AMPC_OK && s->on_device) status = bad_open(s);
+    if (status == AMPC_OK && s->ranks.on_device) status = bad_open(s);
     ampc_status own = status;
     for (int r = 0; r < c->world; r += AT_ONCE) {
         int n = c->world - r < AT_ONCE ? c->world - r : AT_ONCE;
@@ -390,11 +391,13 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
                             "one rank alone");
     s->micro = 0;
     status = var_number(s, s->known[VAR_BAD_DATA], 0, &number);
-    s->bad.count = s->bad_agreed = (int64_t)number;
-    s->random = -1;
-    if (status != AMPC_OK || !s->on_device) return status;
-    memset(s->bad_of, 0, (size_t)s->opt.comm->world * sizeof *s->bad_of);
-    s->bad_of[0] = s->bad_agreed; /* the other ranks continue counting from 0 */
+    s->bad.count = s->ranks.bad_agreed = (int64_t)number;
+    s->ranks.random = -1;
+    if (status != AMPC_OK || !s->ranks.on_device) return status;
+    memset(s->ranks.bad_of, 0,
+           (size_t)s->opt.comm->world * sizeof *s->ranks.bad_of);
+    s->ranks.bad_of[0] =
+        s->ranks.bad_agreed; /* the other ranks continue counting from 0 */
     return s->opt.comm->rank ? put_comm_number(s, VAR_BAD_DATA, 0) : AMPC_OK;
 }
 
@@ -404,13 +407,14 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
    read rarely, since a device may be steps ahead. */
 ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
     int v = s->known[VAR_RNG];
-    if (v < 0 || s->m->vars[v].bytes != 2 * sizeof s->random) return AMPC_OK;
-    PlanRef at = var_ref((uint32_t)v, sizeof s->random);
+    if (v < 0 || s->m->vars[v].bytes != 2 * sizeof s->ranks.random)
+        return AMPC_OK;
+    PlanRef at = var_ref((uint32_t)v, sizeof s->ranks.random);
     ampc_status status = AMPC_OK;
-    int64_t count = s->random;
+    int64_t count = s->ranks.random;
     if (count < 0) status = s->backend->get(s, at, &count, sizeof count);
     if (status != AMPC_OK) return status;
-    s->random = count;
+    s->ranks.random = count;
     count += micro_steps;
     return s->backend->put(s, at, &count, sizeof count);
 }
@@ -419,40 +423,40 @@ ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
 static ampc_status count_bad(ampc_session *s, const float *bad) {
     const ampc_comm *c = s->opt.comm;
     int64_t total = 0;
-    s->bad_rank = -1;
+    s->ranks.bad_rank = -1;
     for (int r = 0; r < c->world; r++) {
-        if (bad[r] > 0 && s->bad_rank < 0) s->bad_rank = r;
+        if (bad[r] > 0 && s->ranks.bad_rank < 0) s->ranks.bad_rank = r;
         total += (int64_t)bad[r];
     }
     if (!total) return AMPC_OK;
-    if (bad[c->rank] > 0) s->bad_rank = -1;
-    s->bad_agreed += total;
-    return put_comm_number(s, VAR_BAD_DATA, (double)s->bad_agreed);
+    if (bad[c->rank] > 0) s->ranks.bad_rank = -1;
+    s->ranks.bad_agreed += total;
+    return put_comm_number(s, VAR_BAD_DATA, (double)s->ranks.bad_agreed);
 }
 
 int64_t comm_bad(ampc_session *s, const int64_t *each) {
     const ampc_comm *c = s->opt.comm;
     int64_t total = 0;
-    s->bad_rank = -1;
+    s->ranks.bad_rank = -1;
     for (int r = c->world; r-- > 0;) {
-        if (each[r] > s->bad_of[r]) s->bad_rank = r;
+        if (each[r] > s->ranks.bad_of[r]) s->ranks.bad_rank = r;
         total += each[r];
     }
-    if (each[c->rank] > s->bad_of[c->rank]) s->bad_rank = -1;
-    memcpy(s->bad_of, each, (size_t)c->world * sizeof *each);
+    if (each[c->rank] > s->ranks.bad_of[c->rank]) s->ranks.bad_rank = -1;
+    memcpy(s->ranks.bad_of, each, (size_t)c->world * sizeof *each);
     return total;
 }
 
 ampc_status comm_updated(ampc_session *s) {
     int64_t made = s->accumulate * s->opt.comm->world;
     ampc_status status = comm_random(s, made);
-    if (s->random >= 0) s->random += made;
+    if (s->ranks.random >= 0) s->ranks.random += made;
     return status;
 }
 
 ampc_status comm_reduce(ampc_session *s) {
     const ampc_comm *c = s->opt.comm;
-    if (s->on_device) return AMPC_OK; /* with program update */
+    if (s->ranks.on_device) return AMPC_OK; /* with program update */
     double loss, shares, bad;
     size_t bytes = (2 + (size_t)c->world) * sizeof(float);
     TRY(var_number(s, s->known[VAR_LOSS_SUM], 0, &loss));
@@ -462,7 +466,7 @@ ampc_status comm_reduce(ampc_session *s) {
     memset(tail, 0, bytes);
     tail[0] = (float)loss;
     tail[1] = (float)shares;
-    tail[2 + c->rank] = (float)(bad - (double)s->bad_agreed);
+    tail[2 + c->rank] = (float)(bad - (double)s->ranks.bad_agreed);
     TRY(sums_finish(s));
     TRY(put_comm_number(s, VAR_LOSS_SUM, tail[0]));
     TRY(put_comm_number(s, VAR_SHARES, tail[1]));

@@ -63,7 +63,7 @@ static const Spread *spread_of(const ampc_session *s, const PlanStep *t,
     for (uint32_t k = 0; k < n; k++)
         if (r[k].space == PLAN_VAR && shard_is(s, r[k].index) &&
             s->m->vars[r[k].index].kind == kind)
-            return &s->shards->of[r[k].index];
+            return &s->ranks.shards->of[r[k].index];
     return NULL;
 }
 
@@ -97,13 +97,13 @@ static void shards_bytes_of(const ampc_session *s, const Spread *x,
 
 static void shards_part_of(const ampc_session *s, uint32_t var, int rank,
                            uint64_t *lo, uint64_t *hi) {
-    shards_bytes_of(s, &s->shards->of[var], var, rank, lo, hi);
+    shards_bytes_of(s, &s->ranks.shards->of[var], var, rank, lo, hi);
 }
 
 bool shard_sum(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
                uint64_t *hi) {
-    if (!s->shards || !s->shards->sum[var].step) return false;
-    shards_bytes_of(s, &s->shards->sum[var], var, rank, lo, hi);
+    if (!s->ranks.shards || !s->ranks.shards->sum[var].step) return false;
+    shards_bytes_of(s, &s->ranks.shards->sum[var], var, rank, lo, hi);
     return true;
 }
 
@@ -120,25 +120,27 @@ ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
 }
 
 bool shards_gathered(const ampc_session *s) {
-    return s->shards && s->shards->gathered;
+    return s->ranks.shards && s->ranks.shards->gathered;
 }
 
 bool shard_is(const ampc_session *s, uint32_t var) {
-    return s->shards && s->shards->of[var].step;
+    return s->ranks.shards && s->ranks.shards->of[var].step;
 }
 
 void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
                  uint64_t *hi) {
     *lo = 0;
     *hi = s->m->vars[var].bytes;
-    if (shard_is(s, var) && !(s->shards->gathered && s->shards->whole))
+    if (shard_is(s, var) &&
+        !(s->ranks.shards->gathered && s->ranks.shards->whole))
         shards_part_of(s, var, s->opt.comm->rank, lo, hi);
 }
 
 char *shard_whole(const ampc_session *s, PlanRef r) {
-    return shards_gathered(s) && s->shards->whole && r.space == PLAN_VAR &&
-                   shard_is(s, r.index)
-               ? s->shards->whole + s->shards->of[r.index].at + r.offset
+    return shards_gathered(s) && s->ranks.shards->whole &&
+                   r.space == PLAN_VAR && shard_is(s, r.index)
+               ? s->ranks.shards->whole + s->ranks.shards->of[r.index].at +
+                     r.offset
                : NULL;
 }
 
@@ -162,7 +164,7 @@ static void find_spread(ampc_session *s) {
             if (!in_parts(s, t, k)) continue;
             uint32_t var = s->plan->refs[t->ref0 + k].index;
             uint32_t kind = s->m->vars[var].kind;
-            Spread *x = &s->shards->of[var];
+            Spread *x = &s->ranks.shards->of[var];
             if (!x->step && (kind == PLAN_STATE || kind == PLAN_PARAM))
                 *x = (Spread){i + 1, tensor_of(t, k), t->split, 0};
         }
@@ -175,7 +177,7 @@ static bool may_be_handed(const PlanVar *v) {
 
 static void keep_whole(ampc_session *s, const PlanRef *r) {
     if (r->space == PLAN_VAR && may_be_handed(&s->m->vars[r->index]))
-        s->shards->of[r->index].step = 0;
+        s->ranks.shards->of[r->index].step = 0;
 }
 
 /* Parameters that a program reads in full precision, averages that
@@ -217,7 +219,7 @@ static bool copies_whole(const ampc_session *s) {
    everything that their updates change. */
 static ampc_status find_sums(ampc_session *s) {
     const PlanTarget *p = s->plan;
-    Spread *sum = s->shards->sum;
+    Spread *sum = s->ranks.shards->sum;
     for (uint32_t i = 0; i < p->nstep; i++) {
         const PlanStep *t = &p->steps[i];
         for (uint32_t k = 0; k < t->nref && t->kind == PLAN_SUM; k++)
@@ -234,7 +236,7 @@ static ampc_status find_sums(ampc_session *s) {
                     !may_be_handed(&s->m->vars[r[j].index]))
                     continue;
                 if (shard_is(s, r[j].index))
-                    s->shards->of[r[j].index].unit = sum[grad].unit;
+                    s->ranks.shards->of[r[j].index].unit = sum[grad].unit;
                 sum[grad].step = i + 1;
                 sum[grad].tensor = tensor_of(t, k);
             }
@@ -261,7 +263,7 @@ ampc_status shards_open(ampc_session *s) {
     x->of = (Spread *)(x + 1);
     x->sum = x->of + s->m->nvar;
     x->at = (uint64_t *)(x->sum + s->m->nvar);
-    s->shards = x;
+    s->ranks.shards = x;
     find_spread(s);
     for (uint32_t i = 0; i < s->m->nprogram; i++) drop_read(s, i);
     x->refresh = copies_whole(s);
@@ -274,11 +276,11 @@ ampc_status shards_open(ampc_session *s) {
 }
 
 void shards_close(ampc_session *s) {
-    struct Shards *x = s->shards;
+    struct Shards *x = s->ranks.shards;
     if (!x) return;
     mem_free(s, x->whole, x->whole_bytes);
     mem_free(s, x, x->bytes);
-    s->shards = NULL;
+    s->ranks.shards = NULL;
 }
 
 /* ---- what others updated ------------------------------------------------- */
@@ -341,7 +343,7 @@ static ampc_status move_part(ampc_session *s, ProgramId id, bool averages,
 }
 
 static ampc_status hand_out_some(ampc_session *s, ProgramId id, bool averages) {
-    uint64_t *at = s->shards->at;
+    uint64_t *at = s->ranks.shards->at;
     int me = s->opt.comm->rank, world = s->opt.comm->world;
     size_t bytes, room;
     char *block = (char *)sums_scratch(s, &room); /* as large as the
@@ -369,13 +371,13 @@ static ampc_status hand_out(ampc_session *s, ProgramId id) {
 
 /* On devices program update does it (gpu_hand_out). */
 ampc_status shards_allgather(ampc_session *s) {
-    if (!s->shards) return AMPC_OK;
-    s->stale |= s->shards->refresh;
-    return s->on_device ? AMPC_OK : hand_out(s, PROG_UPDATE);
+    if (!s->ranks.shards) return AMPC_OK;
+    s->stale |= s->ranks.shards->refresh;
+    return s->ranks.on_device ? AMPC_OK : hand_out(s, PROG_UPDATE);
 }
 
 ampc_status shards_refresh(ampc_session *s) {
-    if (!s->shards || s->program[PROG_REFRESH] < 0) return AMPC_OK;
+    if (!s->ranks.shards || s->program[PROG_REFRESH] < 0) return AMPC_OK;
     ampc_status status = session_refresh(s);
     status = comm_agree(s, status, "cannot copy parameters");
     return status == AMPC_OK ? hand_out(s, PROG_REFRESH) : status;
@@ -385,7 +387,7 @@ ampc_status shards_refresh(ampc_session *s) {
 
 /* Copies rank 0's own part to the whole, or from it. */
 static ampc_status move_own(ampc_session *s, Move move) {
-    struct Shards *x = s->shards;
+    struct Shards *x = s->ranks.shards;
     ampc_status status = AMPC_OK;
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         uint64_t lo, hi;
@@ -412,14 +414,14 @@ static ampc_status collect(ampc_session *s, uint32_t var, int r) {
         if (r == s->opt.comm->rank) status = s->backend->get(s, ref, block, n);
         if (status == AMPC_OK)
             status = comm_broadcast(s, block, n, r, "checkpoint");
-        if (status == AMPC_OK && s->shards->whole)
+        if (status == AMPC_OK && s->ranks.shards->whole)
             status = s->backend->put(s, ref, block, n);
     }
     return status;
 }
 
 ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving) {
-    struct Shards *x = s->shards;
+    struct Shards *x = s->ranks.shards;
     if (!x) return status;
     if (status == AMPC_OK && s->opt.comm->rank == 0) {
         x->whole = mem_alloc(s, x->whole_bytes);
@@ -439,7 +441,7 @@ ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving) {
 }
 
 ampc_status shards_part(ampc_session *s, ampc_status status) {
-    struct Shards *x = s->shards;
+    struct Shards *x = s->ranks.shards;
     if (!x) return status;
     bool back = x->gathered && x->whole && !x->saving;
     x->gathered = false;

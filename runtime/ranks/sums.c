@@ -66,7 +66,7 @@ static uint64_t needed(const ampc_session *s, const PlanStep *t, uint32_t i,
    cut[world] elements are parts. */
 static size_t bucket_cut(const ampc_session *s, const PlanStep *t) {
     int world = s->opt.comm->world;
-    uint64_t *cut = s->sums->cut, bytes = 0;
+    uint64_t *cut = s->ranks.sums->cut, bytes = 0;
     PlanRef at;
     for (int r = 0; r <= world; r++) {
         cut[r] = bytes / sizeof(float);
@@ -95,11 +95,11 @@ static ampc_status bucket_move(ampc_session *s, const PlanStep *t, float *block,
 }
 
 /* Sums n elements of the block in the bucket's dtype; the first are parts
-   according to s->sums->cut. Returns nonzero on failure. */
+   according to s->ranks.sums->cut. Returns nonzero on failure. */
 static int sum_block(const ampc_session *s, uint32_t dtype, float *block,
                      size_t n) {
     const ampc_comm *c = s->opt.comm;
-    const uint64_t *cut = s->sums->cut;
+    const uint64_t *cut = s->ranks.sums->cut;
     size_t parts = cut[c->world];
     bool half = dtype != AMPC_F32;
     float *rest = block + parts;
@@ -117,7 +117,7 @@ static int sum_block(const ampc_session *s, uint32_t dtype, float *block,
 
 /* Not 0: the sum has failed. Only on the CPU, whose get just copies. */
 static int sum_next(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     const PlanStep *t = bucket_step(s, x->summed);
     CONTRACT(t); /* sums_ready counts those that there are */
     size_t n = bucket_cut(s, t);
@@ -134,7 +134,7 @@ static int sum_next(ampc_session *s) {
 
 static void *sums_main(void *arg) {
     ampc_session *s = arg;
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     pthread_mutex_lock(&x->lock);
     while (!x->stop) {
         if (x->summed == x->ready || x->failed) {
@@ -154,7 +154,7 @@ static void *sums_main(void *arg) {
 
 /* Signals belong to the host's threads. */
 static void start_thread(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     sigset_t all, before;
     x->tried = true;
     sigfillset(&all);
@@ -164,13 +164,13 @@ static void start_thread(ampc_session *s) {
 }
 
 void sums_begin(ampc_session *s) {
-    if (!s->sums) return;
-    s->sums->ready = s->sums->summed = 0;
-    s->sums->at = 0;
+    if (!s->ranks.sums) return;
+    s->ranks.sums->ready = s->ranks.sums->summed = 0;
+    s->ranks.sums->at = 0;
 }
 
 void sums_ready(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     if (!x || !s->opt.comm->any_thread || s->micro + 1 < s->accumulate ||
         !bucket_step(s, x->ready + 1))
         return;
@@ -183,7 +183,7 @@ void sums_ready(ampc_session *s) {
 }
 
 ampc_status sums_wait(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     if (!x || !x->threaded) return AMPC_OK;
     pthread_mutex_lock(&x->lock);
     while (x->summed < x->ready && !x->failed)
@@ -198,7 +198,7 @@ ampc_status sums_wait(ampc_session *s) {
 /* Sums the remaining buckets; the last one together with the tail, which is
    f32. */
 static ampc_status sum_rest(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     const ampc_comm *c = s->opt.comm;
     const PlanStep *t, *next = bucket_step(s, x->summed);
     size_t with = 0;
@@ -221,7 +221,7 @@ static ampc_status sum_rest(ampc_session *s) {
 }
 
 ampc_status sums_finish(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     const PlanStep *t;
     float *block = x->block;
     uint64_t begin = now_ns();
@@ -239,11 +239,11 @@ ampc_status sums_finish(ampc_session *s) {
 
 /* ---- open and close ------------------------------------------------------ */
 
-float *sums_tail(const ampc_session *s) { return s->sums->tail; }
+float *sums_tail(const ampc_session *s) { return s->ranks.sums->tail; }
 
 float *sums_scratch(const ampc_session *s, size_t *bytes) {
-    *bytes = s->sums->bytes - s->sums->ntail * sizeof(float);
-    return s->sums->block;
+    *bytes = s->ranks.sums->bytes - s->ranks.sums->ntail * sizeof(float);
+    return s->ranks.sums->block;
 }
 
 ampc_status sums_open(ampc_session *s) {
@@ -265,12 +265,12 @@ ampc_status sums_open(ampc_session *s) {
     x->tail = x->block + bytes / sizeof *x->block - tail;
     pthread_mutex_init(&x->lock, NULL);
     pthread_cond_init(&x->news, NULL);
-    s->sums = x;
+    s->ranks.sums = x;
     return AMPC_OK;
 }
 
 void sums_close(ampc_session *s) {
-    struct Sums *x = s->sums;
+    struct Sums *x = s->ranks.sums;
     if (!x) return;
     if (x->threaded && s->pid == getpid()) { /* threads do not survive a fork */
         pthread_mutex_lock(&x->lock);
