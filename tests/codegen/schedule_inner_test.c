@@ -69,6 +69,37 @@ TEST_CASE(schedule_inner, elements_of_16_bits_are_converted_in_pieces) {
                 0, "before 0, load 0, round 0, store 0");
 }
 
+/* Numbers of columns tell elements apart. */
+TEST_CASE(schedule_inner, elements_that_know_their_place_stay_in_order) {
+    check_inner("graph g(%x: bf16[64,200]) {\n"
+                "  group point { %i = iota {axis=1} : f32[64,200]\n"
+                "    %s = add %x, %i : f32[64,200]\n"
+                "    %y = cast %s : bf16[64,200] }\n"
+                "  return %y\n}\n",
+                0, "before 0, load 0, round 1, store 1, pieces in order");
+}
+
+/* The store rounds a piece only if nothing else reads what is rounded. */
+TEST_CASE(schedule_inner, roundings_that_others_read_are_no_pieces) {
+    check_inner("graph g(%x: f32[64,100]) {\n"
+                "  group point { %e = exp %x\n"
+                "    %r = cast %e : bf16[64,100]\n"
+                "    %y = neg %r : f32[64,100] }\n"
+                "  return %r, %y\n}\n",
+                0, "before 0, load 0, round 0, store 0");
+}
+
+/* The second sweep reads the first one's fp32 numbers. */
+TEST_CASE(schedule_inner, kept_rows_are_not_converted_again) {
+    const char *text =
+        "graph g(%x: f16[40,300]) {\n"
+        "  group row { %m = reduce_max %x {axes=[1], keepdims=1}\n"
+        "    %d = sub %x, %m : f32[40,300]   %y = cast %d : f16[40,300] }\n"
+        "  return %y\n}\n";
+    check_inner(text, 0, "before 0, load 1, round 0, store 0, pieces in order");
+    check_inner(text, 1, "before 0, load 0, round 1, store 1, pieces in order");
+}
+
 TEST_CASE(schedule_inner, short_loops_have_no_pieces) {
     const char *text = "graph g(%%x: f16[64,%d], %%b: f16[64,1]) {\n"
                        "  group point { %%y = mul %%x, %%b : f16[64,%d] }\n"
