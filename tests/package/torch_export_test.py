@@ -308,7 +308,31 @@ class Reached(unittest.TestCase):
         made.graph = made.graph_module.graph
         made.graph_signature.user_outputs = ["y"]
         made.graph_signature.inputs_to_parameters = {"p": "net.p"}
-        return reached.unreached(made)
+        made.graph_signature.output_specs = []
+        return reached.parameters(made, [])[0]
+
+    def test_written(self):
+        """A parameter is written, and its value read behind the stop of no_grad."""
+        detach = torch.ops.aten.detach.default
+        for stopped, frozen, found in ((False, [], True), (True, [], True),
+                                       (False, ["net.p"], False), (None, [], False)):
+            p = node("p", name="p", value=Tensor(), users=[1])
+            value = node(OpOverload(False), p, name="clamp", value=Tensor())
+            stop = node(detach, value, value=Tensor())
+            value.users.append(stop)
+            used = node(OpOverload(False), stop if stopped else value, value=Tensor())
+            last = node(detach if stopped is None else OpOverload(False), used,
+                        name="y", value=Tensor())
+            made = program([p, value, stop, used, last])
+            made.graph = made.graph_module.graph
+            made.graph_signature.user_outputs = ["y"]
+            made.graph_signature.inputs_to_parameters = {"p": "net.p"}
+            made.graph_signature.output_specs = [Thing(
+                kind=Thing(name="PARAMETER_MUTATION"), target="net.p",
+                arg=Thing(name="clamp"))]
+            unreached, written = reached.parameters(made, frozen)
+            self.assertEqual(written, [("net.p", value)] if found else [])
+            self.assertEqual(unreached, ["net.p"] if stopped is None else [])
 
     def test_values(self):
         for floating, found in ((True, []), (None, []), (False, ["net.p"])):

@@ -240,6 +240,8 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
             torch.autograd.grad: grad.called,
+            torch.Tensor.data.__get__: torch.Tensor.detach,
+            torch.Tensor.data.__set__: lambda x, y: x.detach().copy_(y),
             torch.Tensor.detach_: lambda x: x.copy_(x.detach()),
             torch.Tensor.__getitem__: self._item,
             torch.Tensor.__setitem__: self._set_item}

@@ -2,7 +2,7 @@
 """Parameters of a program that a gradient reaches."""
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import torch
 
@@ -56,9 +56,32 @@ class _Memory:
         return self._writes.get(self._first(node), [])
 
 
-def unreached(program: Any) -> list[str]:
-    """Parameters that no gradient reaches from any output, whose grad is None in
-    PyTorch."""
+def _writers(program: Any) -> list[Any]:
+    """Operators that write to a parameter, or to anything under no_grad()."""
+    memory = _Memory(program.graph)
+    names = program.graph_signature.inputs_to_parameters
+    return [n for m in program.graph_module.modules()
+            if isinstance(m, torch.fx.GraphModule) and m.graph is not program.graph
+            for n in m.graph.nodes if any(w for _, w in _shared(n))] + [
+        w for n in program.graph.nodes if n.name in names for w in memory.writes(n)]
+
+
+def _versions(program: Any, target: str) -> list[Any]:
+    """Nodes of the values of a parameter that forward writes, the last one first.
+    Their gradient is that of the parameter."""
+    found: list[Any] = []
+    node_of = {n.name: n for n in program.graph.nodes}
+    for spec in program.graph_signature.output_specs:
+        if spec.kind.name == "PARAMETER_MUTATION" and spec.target == target:
+            node = node_of[spec.arg.name]
+            while isinstance(node, torch.fx.Node):
+                found.append(node)
+                node = node.args[0] if node.args else None
+    return found
+
+
+def _reached(program: Any) -> set[Any]:
+    """Nodes from which a gradient reaches an output, and those that stop it."""
     hop, signature = torch.ops.higher_order, program.graph_signature
     results, seen = set(signature.user_outputs), set()
     shaped = {getattr(torch.ops.aten, name) for name in _SHAPED}
@@ -76,6 +99,27 @@ def unreached(program: Any) -> list[str]:
             node.target is hop.wrap_with_set_grad_enabled and not node.args[0]
         ) or getattr(node.target, "overloadpacket", None) in shaped
         todo.extend(() if stops else node.all_input_nodes)
-    return [target for name, target in signature.inputs_to_parameters.items()
-            if any(n.name == name and n.users and n not in seen
-                   for n in program.graph.nodes)]
+    return seen
+
+
+def parameters(program: Any, frozen: Sequence[str]) -> tuple[list[str], list[Any]]:
+    """Names of parameters that no gradient reaches from any output, whose grad is None
+    in PyTorch; and (name, node that writes it) of those that forward writes and that
+    train as well, unless they are frozen."""
+    writers = _writers(program)
+    if writers:  # their values as results
+        program = program.run_decompositions({})
+    seen = _reached(program)
+    detach = torch.ops.aten.detach.default
+    unreached, written = [], []
+    for name, target in program.graph_signature.inputs_to_parameters.items():
+        node = next((n for n in program.graph.nodes if n.name == name), None)
+        values = _versions(program, target)
+        reached = any(v in seen or any(u in seen and u.target is detach for u in v.users)
+                      for v in values)
+        if node is not None and node.users and not reached and node not in seen:
+            unreached.append(target)
+        if values and reached and target not in frozen:
+            own = [w for w in writers if name in [n.name for n in w.all_input_nodes]]
+            written.append((target, (own or values)[0]))
+    return unreached, written

@@ -274,7 +274,12 @@ def translate(program: Any, module: Any, output_names: Sequence[str] | None,
     names = output_names or _output_names(program)
     frozen = _name_parameters(program, module)
     prepared = _prepare(program)
-    frozen += reached.unreached(prepared)
+    unreached, changed = reached.parameters(prepared, frozen)
+    frozen += unreached
+    refusal.refuse([
+        f"{refusal.line(node.meta.get('stack_trace'))}: writes the parameter {name}, "
+        "which trains: compute another tensor from it for what follows (for max_norm "
+        "from the rows), or set requires_grad = False" for name, node in changed])
 
     def write(p: Any) -> Any:
         with _keeping_updates(p):
