@@ -266,6 +266,11 @@ class Gradients(unittest.TestCase):
                                     "from its inputs to its outputs .net.py, line 7"):
             differentiated._are_real([real, other])
 
+    def test_bounds_of_two_kinds(self):
+        seen = ops._clamp(lambda x, low, high: (low, high))
+        self.assertEqual([type(b) for b in seen(Tensor(), 1e-6, 1)], [float, float])
+        self.assertEqual([type(b) for b in seen(Tensor(False), 0.5, 1)], [float, int])
+        self.assertEqual(seen(Tensor(), max=3), (None, 3))
 
     def test_functions(self):
         """Their own gradient, of what they saved, and of complex numbers."""

@@ -116,6 +116,15 @@ def _nanquantile(*args: Any, **options: Any) -> Any:
     return _quantile(*args, skip_nan=True, **options)
 
 
+def _clamp(clamp: Any) -> Any:
+    """torch.onnx fails at bounds of an int and a float."""
+    def call(x: Any, min: Any = None, max: Any = None, **options: Any) -> Any:
+        if x.is_floating_point() and {type(min), type(max)} == {int, float}:
+            min, max = float(min), float(max)
+        return clamp(x, min, max, **options)
+    return call
+
+
 def _take(x: Any, index: Any) -> Any:
     at = index.reshape(-1)
     at = torch.where(at < 0, at + x.numel(), at)
@@ -237,6 +246,8 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.linalg.lstsq: _lstsq,
             torch.cov: _cov, torch.Tensor.cov: _cov,
             torch.combinations: _combinations,
+            **{f: _clamp(f) for of in (torch, torch.Tensor)
+               for f in (of.clamp, of.clamp_, of.clip, of.clip_)},
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
             torch.autograd.grad: grad.called,
