@@ -110,7 +110,8 @@ torch.overrides.TorchFunctionMode = type("TorchFunctionMode", (), {})
 torch.utils._pytree.tree_map = tree_map
 torch.utils._pytree.tree_leaves = tree_leaves
 sys.modules.update({"torch": torch, "torch.utils": torch.utils,
-                    "torch.utils._pytree": torch.utils._pytree})
+                    "torch.utils._pytree": torch.utils._pytree,
+                    "torch._functorch": torch._functorch})
 sys.path.insert(0, os.path.join(os.getcwd(), "runtime/python"))
 sys.dont_write_bytecode = True
 import ampc  # noqa: E402
@@ -118,6 +119,7 @@ import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
 from ampc import _torch_body as body_of  # noqa: E402
 from ampc import _torch_differentiated as differentiated  # noqa: E402
+from ampc import _torch_func as func  # noqa: E402
 from ampc import _torch_functions as functions  # noqa: E402
 from ampc import _torch_grad as grad  # noqa: E402
 from ampc import _torch_ops as ops  # noqa: E402
@@ -237,15 +239,15 @@ class Refusals(unittest.TestCase):
         self.assertEqual(len(found), 1)
 
     def test_gradients_of_forward(self):
-        before = torch.func.vjp
+        transforms = torch._functorch.eager_transforms
+        before = transforms._autograd_grad
         with refusal.hooks() as found:
-            for call, name in ((Tensor().backward, "backward"),
-                               (torch.func.vjp, "torch.func.vjp")):
-                with self.assertRaises(NotImplementedError):
-                    call()
-                self.assertIn(f"{name} is not exported: call torch.autograd.grad",
-                              found[-1])
-        self.assertIs(torch.func.vjp, before)
+            with self.assertRaises(NotImplementedError):
+                Tensor().backward()
+            self.assertIn("backward is not exported: call torch.autograd.grad",
+                          found[-1])
+            self.assertIs(transforms._autograd_grad, func._gradients)
+        self.assertIs(transforms._autograd_grad, before)
 
     def test_what_depends_on_values(self):
         kind = Thing(name="DATA_DEPENDENT_ERROR")
@@ -265,6 +267,31 @@ class Gradients(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "complex numbers on the way "
                                     "from its inputs to its outputs .net.py, line 7"):
             differentiated._are_real([real, other])
+
+    def test_gradients_that_are_none(self):
+        """Of allow_unused=True, known when forward has run once; not of zeros."""
+        x, call = Tensor(), grad.called
+        x.numel = lambda: 1
+        with unittest.mock.patch.object(torch, "ones_like", lambda y: y), \
+                unittest.mock.patch.object(grad, "operator", lambda: lambda y, x, *_: x):
+            with self.assertRaises(grad.Unknown):
+                call(x, [x, x], allow_unused=True)
+            with unittest.mock.patch.object(grad, "_nones", [[False, True]]):
+                grad.restart()
+                self.assertEqual(call(x, [x, x]), (x, x))
+                self.assertEqual(call(x, [x, x], allow_unused=True), (x, None))
+            self.assertEqual(call(x, [x, x], None, None, True, True, True, False, True),
+                             (x, x))
+
+    def test_several_gradients(self):
+        x = Tensor()
+        x.numel = lambda: 1
+        dy = type("Rows", (list,), {"shape": [2]})(["a", "b"])
+        with unittest.mock.patch.object(torch, "stack", list), \
+                unittest.mock.patch.object(
+                    grad, "operator", lambda: lambda y, x, dy, again, zeros: dy):
+            self.assertEqual(grad.called([x], [x], [dy], is_grads_batched=True),
+                             (["a", "b"],))
 
     def test_bounds_of_two_kinds(self):
         seen = ops._clamp(lambda x, low, high: (low, high))
@@ -372,8 +399,6 @@ class Bodies(unittest.TestCase):
         y.numel = lambda: 2
         with self.assertRaisesRegex(RuntimeError, "only for scalar outputs"):
             grad.called(y, [y])
-        with self.assertRaisesRegex(NotImplementedError, "once for each gradient"):
-            grad.called(y, [y], is_grads_batched=True)
 
     def test_operands_are_defined(self):
         for name, text in bodies.texts(bodies.BODIES, 20).items():

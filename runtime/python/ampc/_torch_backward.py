@@ -167,6 +167,7 @@ def _plain() -> dict[Any, Callable[..., Any]]:
         aten.scaled_dot_product_attention.default: _attend,
         aten.copy.default: lambda x, y, *_, **k: y.to(x.dtype).expand_as(x),
         aten.cumprod.default: functions.cumprod,
+        aten.matmul.default: torch._decomp.decompositions.matmul,
         aten.lerp.Tensor: lambda x, y, weight: x + weight * (y - x),
         aten.native_layer_norm.default: _layer_norm,
         aten.native_group_norm.default: _group_norm,

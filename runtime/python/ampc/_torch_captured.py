@@ -14,6 +14,7 @@ from typing import Any, Iterator, Mapping
 import torch
 import torch.utils._pytree as pytree
 
+from . import _torch_grad as grad
 from . import _torch_ops as ops
 from . import _torch_refusal as refusal
 
@@ -99,6 +100,24 @@ def _followed() -> Iterator[None]:
 
 def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             given: Any) -> Any:
+    """The exported program."""
+    state = [(b, b.detach().clone()) for b in module.buffers()]
+    try:
+        return _capture(module, args, kwargs, any_batch, given, state)
+    except grad.Unknown:
+        _restore(state)
+    with grad.found_out(lambda: module(*args, **kwargs)):
+        _restore(state)
+        return _capture(module, args, kwargs, any_batch, given, state)
+
+
+def _restore(state: Any) -> None:
+    for buffer, value in state:
+        buffer.data.copy_(value)
+
+
+def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool, given: Any,
+             state: Any) -> Any:
     """The exported program; the batch is any where the module allows it.  torch
     takes the batch first as any number, then as a range that it finds, then as
     the number that it is, then with what has no shape rule."""
@@ -109,7 +128,6 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
                   for d in (dim("batch"), dim.AUTO)] + [None]
     tries: list[Any] = [(torch.export.export, s, {"strict": False}) for s in shapes]
     tries.append((torch.export.draft_export, shapes[-1], {}))
-    state = [(b, b.detach().clone()) for b in module.buffers()]
     first: Exception | None = None
     for export, shape, options in tries:
         try:  # torch marks dynamic axes at the tensors themselves
@@ -120,8 +138,7 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
-            for buffer, value in state:
-                buffer.data.copy_(value)
+            _restore(state)
             continue
         if refusal.decided(program):
             refusal.refuse([f"{refusal.line(str(first))}: depends on the values of a "

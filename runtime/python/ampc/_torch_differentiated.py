@@ -229,21 +229,22 @@ def _any_strides(graph: Any) -> None:
             node.target = aten.reshape.default
 
 
+def _calls(program: Any) -> list[Any]:
+    return [n for n in refusal.graph_nodes(program.graph_module)
+            if n.target is grad.operator()]
+
+
 def expand(program: Any) -> Any:
     """The program without calls of torch.autograd.grad."""
-    calls = [n for n in refusal.graph_nodes(program.graph_module)
-             if n.target is grad.operator()]
-    if not calls:
+    if not _calls(program):
         return program
-    lines = [refusal.line(n.meta.get("stack_trace")) for n in calls]
     written.stop_without_grad(program.graph_module)  # which the next line forgets
     program = program.run_decompositions({})  # nothing writes to its operands
     graph = program.graph_module.graph
-    calls = [n for n in graph.nodes if n.target is grad.operator()]
-    if len(calls) != len(lines):
-        refusal.refuse([f"{line}: torch.autograd.grad in a branch or a loop"
-                        for line in lines])
-    for node, line in zip(calls, lines):
+    refusal.refuse([f"{_line(n)}: torch.autograd.grad in a branch or a loop"
+                    for n in _calls(program) if n.graph is not graph])
+    for node in _calls(program):
+        line = _line(node)
         try:  # an LSTM in its steps, not as a routine of the processor's library
             with torch.backends.mkldnn.flags(enabled=False):
                 _any_strides(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -19,8 +19,27 @@ def operator() -> Any:
                    "-> Tensor[]")
     library.impl("grad", lambda y, x, dy, again, zeros: [torch.empty_like(v) for v in x],
                  "CompositeExplicitAutograd")
+    torch.library.register_vmap("ampc::grad", _each_sample, lib=library)
     _kept.append(library)
     return torch.ops.ampc.grad.default
+
+
+def _each_sample(info: Any, axes: Any, y: Any, x: Any, dy: Any, again: bool,
+                 zeros: bool) -> Any:
+    """Under vmap: a sample's y depends on no other sample's x."""
+    n, (ys, xs, dys) = info.batch_size, (list(a or [None] * len(of)) for a, of in zip(
+        axes, (y, x, dy)))
+    if all(k is None for k in ys + xs):
+        rows = [operator()(y, x, [v if a is None else v.select(a, k)
+                                  for v, a in zip(dy, dys)], again, zeros)
+                for k in range(int(n))]
+        return [torch.stack(g) for g in zip(*rows)], [0] * len(x)
+    if None in xs and any(k is not None for k in ys):
+        raise NotImplementedError("gradients of a sample with respect to a tensor of "
+                                  "all samples: take torch.func.grad of a function of it")
+    y, dy = ([v.expand(n, *v.shape) if a is None else v.movedim(a, 0)
+              for v, a in zip(of, at)] for of, at in ((y, ys), (dy, dys)))
+    return operator()(y, x, dy, again, zeros), xs
 
 
 _kept: list[Any] = []  # a library ends with its object
@@ -43,6 +62,17 @@ def _list(x: Any) -> list[Any]:
     return [x] if isinstance(x, torch.Tensor) else list(x)
 
 
+def _batched(ys: Any, xs: Any, dys: Any, again: bool, unused: bool | None,
+             zeros: bool) -> Any:
+    """Gradients of several gradients of ys, one for each row of dys."""
+    dys = _list(dys)
+    none = _is_none(len(_list(xs))) if unused and not zeros else []
+    rows = [called(ys, xs, [dy[k] for dy in dys], None, again, materialize_grads=zeros)
+            for k in range(int(dys[0].shape[0]))]
+    return tuple(None if k < len(none) and none[k] else torch.stack(g)
+                 for k, g in enumerate(zip(*rows)))
+
+
 def called(outputs: Any, inputs: Any, grad_outputs: Any = None,
            retain_graph: bool | None = None, create_graph: bool = False,
            only_inputs: bool = True, allow_unused: bool | None = None,
@@ -53,8 +83,8 @@ def called(outputs: Any, inputs: Any, grad_outputs: Any = None,
             outputs, inputs, grad_outputs, retain_graph, create_graph, only_inputs,
             allow_unused, is_grads_batched, materialize_grads)
     if is_grads_batched:
-        raise NotImplementedError("torch.autograd.grad(is_grads_batched=True) is "
-                                  "not exported: call it once for each gradient")
+        return _batched(outputs, inputs, grad_outputs, create_graph, allow_unused,
+                        materialize_grads)
     ys, xs = _list(outputs), _list(inputs)
     given = [None] * len(ys) if grad_outputs is None else _list(grad_outputs) \
         if isinstance(grad_outputs, torch.Tensor) else list(grad_outputs)
@@ -63,7 +93,54 @@ def called(outputs: Any, inputs: Any, grad_outputs: Any = None,
             raise RuntimeError("grad can be implicitly created only for scalar "
                                "outputs")
         given[k] = torch.ones_like(y) if dy is None else dy
-    return tuple(operator()(ys, xs, given, create_graph, materialize_grads))
+    none = _is_none(len(xs)) if allow_unused and not materialize_grads else []
+    found = operator()(ys, xs, given, create_graph, materialize_grads)
+    return tuple(None if k < len(none) and none[k] else g for k, g in enumerate(found))
+
+
+class Unknown(BaseException):
+    """Which gradients of allow_unused=True are None; no `except` of forward's takes it."""
+
+
+_nones: list[list[bool]] | None = None  # of each such call, in order
+_call = 0
+
+
+def restart() -> None:
+    """forward begins."""
+    global _call
+    _call = 0
+
+
+def _is_none(n: int) -> list[bool]:
+    global _call
+    if _nones is None:
+        raise Unknown
+    _call += 1
+    return _nones[_call - 1] if _call <= len(_nones) else [False] * n
+
+
+class _Recorded(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.autograd.grad and not _own and _nones is not None and \
+                (kwargs or {}).get("allow_unused", len(args) > 6 and args[6]):
+            _nones.append([g is None for g in found])
+        return found
+
+
+@contextlib.contextmanager
+def found_out(forward: Callable[[], Any]) -> Iterator[None]:
+    """forward runs once to tell which are None."""
+    global _nones
+    _nones = []
+    try:
+        with torch.random.fork_rng(devices=[]), _Recorded():
+            forward()
+        yield
+    finally:
+        _nones = None
 
 
 def again(program: Any) -> bool:

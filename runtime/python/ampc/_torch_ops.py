@@ -257,6 +257,10 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.Tensor.__getitem__: self._item,
             torch.Tensor.__setitem__: self._set_item}
 
+    def __enter__(self) -> Any:
+        grad.restart()
+        return super().__enter__()
+
     def _selected(self, mask: Any) -> Any:
         """The rows that a mask selects; the same for every use of the mask."""
         if id(mask) not in self._rows:

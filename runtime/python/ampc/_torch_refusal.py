@@ -9,6 +9,7 @@ from typing import Any, Iterator, Sequence
 
 import torch
 
+from . import _torch_func as func
 from . import _torch_functions as functions
 from ._c import Error, Status
 
@@ -92,10 +93,6 @@ def _readers(buffer: Any) -> list[Any]:
             not (r.users and all(u in states for u in r.users))]
 
 
-# What takes gradients in forward otherwise than torch.autograd.grad.
-_TRANSFORMS = ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian")
-
-
 @contextlib.contextmanager
 def _patched(patches: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
     before = [(of, name, getattr(of, name)) for of, name, _ in patches]
@@ -120,15 +117,11 @@ def hooks() -> Iterator[list[str]]:
                      "which the file does not have")
         return register(tensor, hook) if tensor.requires_grad else None
 
-    def refused(name: str) -> Any:
-        def call(*_: Any, **__: Any) -> Any:
-            found.append(f"{line(functions.trace())}: {name} is not exported: call "
-                         "torch.autograd.grad(outputs, inputs, create_graph=True)")
-            raise NotImplementedError(found[-1])
-        return call
+    def backward(*_: Any, **__: Any) -> Any:
+        found.append(f"{line(functions.trace())}: backward is not exported: call "
+                     "torch.autograd.grad(outputs, inputs, create_graph=True)")
+        raise NotImplementedError(found[-1])
 
     with _patched([(torch.Tensor, "register_hook", record),
-                   (torch.Tensor, "backward", refused("backward")),
-                   *((torch.func, name, refused(f"torch.func.{name}"))
-                     for name in _TRANSFORMS)]):
+                   (torch.Tensor, "backward", backward), *func.patches()]):
         yield found
