@@ -91,6 +91,12 @@ static Status index_functions(Ox *ox) {
             return ox_fail_model(ox, "function '%s' is defined twice",
                                  ox_quote(ox, ox_text(f->name)));
         str_map_put(ox->scratch, &ox->functions, key, (int)i);
+        if (!*ox_domain(f->domain) && ox_op_find(ox_text(f->name)))
+            ox_warn_model(ox,
+                          "function '%s' of the file has the name of an op of "
+                          "ONNX and is taken in its place; other programs may "
+                          "compute the op: rename the function",
+                          ox_quote(ox, ox_text(f->name)));
     }
     return OK;
 }

@@ -233,6 +233,43 @@ TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
     hostile_refuse(&m, "function calls");
 }
 
+/* ONNX leaves open which of the two a node means. */
+TEST_CASE(onnx_functions, named_like_an_op) {
+    static const struct {
+        const char *name, *domain;
+        bool told;
+    } rows[] = {
+        {"Relu", "", true}, {"Relu", "my", false}, {"Relu6", "", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        Onnx__FunctionProto f, *fs[] = {&f};
+        Onnx__OperatorSetIdProto *opset[] = {&m.opset};
+        static char *in[] = {"u"}, *out[] = {"v"};
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2");
+        made_node(&m, "Tanh", "u", "v");
+        onnx__function_proto__init(&f);
+        f.name = made_text(&m, rows[i].name);
+        f.domain = made_text(&m, rows[i].domain);
+        f.node = m.graph.node;
+        f.n_node = m.graph.n_node;
+        f.n_opset_import = f.n_input = f.n_output = 1;
+        f.opset_import = opset;
+        f.input = in;
+        f.output = out;
+        m.graph.node = NULL;
+        m.graph.n_node = 0;
+        made_node(&m, f.name, "x", "y")->domain = f.domain;
+        made_output(&m, "y");
+        m.model.functions = fs;
+        m.model.n_functions = 1;
+        CHECK(made_import(&m) != NULL);
+        bool told = strstr(made_message(&m), "function 'Relu' of the file");
+        CHECK_MSG(told == rows[i].told, "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* ---- how many nodes ------------------------------------------------------ */
 
 /* Imports nodes without an op: functions of `each` nodes that are called
