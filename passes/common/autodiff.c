@@ -456,7 +456,9 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
         d, (Loc){.file = g->module->file},
         "the loss%s%s%s depends on no trained parameter%s%s%s",
         name ? " '" : "", name ? name : "", name ? "'" : "",
-        n ? "; there are " : "; the model has none (param NAME: TYPE = ..)",
+        n ? "; there are "
+          : "; the model has none (in a text: param NAME: TYPE = ..; quantised "
+            "weights of an ONNX file do not train)",
         n ? names.data : "", frozen ? "; --train '*' trains all that can" : "");
     sb_free(&names);
     return s;

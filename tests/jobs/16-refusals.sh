@@ -101,7 +101,7 @@ train net { loss = mse }
 A
 says "an optimizer in a text (--optimizer FILE.amp)" ampc check own.amp
 sed 's/param/buffer/' own.amp > none.amp
-says "the model has none (param NAME: TYPE = ..)" ampc check none.amp
+says "the model has none (in a text: param NAME: TYPE = ..; quantised weights of an ONNX file do not train)" ampc check none.amp
 cat > flip.amp <<'A'
 def flip(x) -> y class any {
   r = random_uniform(rng(), shape=[dim(x, 0), 1], salt=salt())
