@@ -147,6 +147,20 @@ static const char *other_kind(const uint8_t *bytes, size_t n) {
         {0, "PK\3\4",
          "a zip file, as torch.save and numpy.savez write, not an ONNX model: "
          "export the model with torch.onnx.export"},
+        {0, "version https://git-lfs",
+         "a pointer of Git LFS, not a model: git lfs pull fetches it"},
+        {0, "<!DOCTYPE", "a web page, not a model: fetch the file itself"},
+        {0, "<html", "a web page, not a model: fetch the file itself"},
+        {0, "\x1f\x8b", "a packed file, not a model: gunzip unpacks it"},
+        {0, "\x89HDF",
+         "an HDF5 file, as Keras writes, not a model: export it to ONNX "
+         "(model.export(FILE, format='onnx'))"},
+        {4, "TFL3",
+         "a TensorFlow Lite file, for predictions alone: convert the original "
+         "to ONNX by tf2onnx"},
+        {4, "ORTM",
+         "a file of ONNX Runtime's own format: give the .onnx file that it "
+         "was made of"},
         {0, "\177ELF",
          "a module or another library, not a model: ampc run and ampc inspect "
          "take a module"},

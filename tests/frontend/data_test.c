@@ -103,6 +103,9 @@ TEST_CASE(data, kinds_that_are_not_read_have_a_command) {
         size_t n;
         const char *what, *how;
     } rows[] = {
+        {"version https://git-lfs.github.com/spec/v1\n", 43,
+         "a pointer of Git LFS", "git lfs pull"},
+        {"<!DOCTYPE html>", 15, "a web page", "fetch the file itself"},
         {"PAR1\0\0\0\0", 8, "a Parquet file", "pandas.read_parquet('"},
         {"ARROW1\0\0", 8, "an Arrow (Feather) file", "pandas.read_feather('"},
         {"\x89HDF\r\n\x1a\n", 8, "an HDF5 file", "h5py.File('"},
