@@ -11,6 +11,7 @@ enum {
     CONV_ROW_MAX = 384,      /* columns of accumulators                      */
     CONV_MB = 256,
     CONV_KC = 288,
+    CONV_LINES = 8,       /* a multiple of TILE_LINES                     */
     CONV_PRODUCT = 128,   /* positions in an image from which a matrix product
                              is faster */
     CONV_GRAIN = 1 << 17, /* multiply-adds that are worth a hand-over */
@@ -115,10 +116,22 @@ static void conv_rows(ConvPlan *p, int threads) {
     p->items = outer * p->hblocks;
 }
 
+/* One channel of the source for one result, and neighbours for neighbours. */
+static int conv_lines(const ConvPlan *p) {
+    int plain = p->cs == 1 && p->m == 1 && !p->dgrad && !p->pairs &&
+                p->dim[0].kernel == 1 && p->taps <= CONV_KC;
+    for (int i = 1; i < 3; i++)
+        plain &= p->dim[i].stride == 1 && p->dim[i].dilation == 1;
+    return plain;
+}
+
 static void conv_inner(ConvPlan *p) {
     p->mb = min64(round_up(p->m, BLOCK_ROWS), CONV_MB);
     int64_t cols = min64(CONV_ACC_MAX / p->mb, CONV_ROW_MAX);
-    p->inner = min64(max64(1, cols / max64(1, p->vw)), p->rows);
+    p->inner = max64(1, cols / max64(1, p->vw));
+    p->lines = conv_lines(p);
+    if (p->lines) p->inner = round_up(p->inner, CONV_LINES);
+    p->inner = min64(p->inner, p->rows);
     p->ld = round_up(p->inner * p->vw, BLOCK_LANES) + BLOCK_LANES;
     int64_t k = p->cs * p->taps;
     p->kc = ceil_div(k, max64(1, ceil_div(k, CONV_KC)));

@@ -46,6 +46,7 @@ typedef struct ConvPlan {
     int64_t inner;         /* result rows multiplied at a time           */
     int64_t mb;            /* result channels multiplied at a time       */
     int64_t kc;            /* taps and channels multiplied at a time     */
+    int lines;             /* one channel makes one, lines at a time */
     int64_t ld;            /* row pitch of the accumulators              */
     int64_t items, grain;
     size_t packed, off; /* shared bytes: weights, offsets             */

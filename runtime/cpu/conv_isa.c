@@ -228,6 +228,27 @@ static void conv_multiply(const ConvRun *r, const ConvJob *j, const float *src,
     }
 }
 
+/* acc[0] = rows of the only channel. From the right, since a tile may store
+   more than its part of a row. */
+static void conv_line_tiles(const ConvRun *r, const ConvJob *j,
+                            const float *src, int64_t rows) {
+    const ConvPlan *p = &r->p;
+    int64_t all = ceil_div(p->dim[2].result, VL);
+    TileLines t = {.high = p->dim[1].kernel,
+                   .wide = p->dim[2].kernel,
+                   .pitch = p->vw,
+                   .w = j->w};
+    for (int64_t y = 0; y < rows; y += TILE_LINES)
+        for (int64_t left = all, n; left > 0; left -= n) {
+            n = ceil_div(left, ceil_div(left, NV));
+            int64_t at = y * p->vw + (left - n) * VL;
+            t.lines = min64(TILE_LINES, rows - y);
+            t.src = src + at;
+            t.c = j->acc + at;
+            ISA(tile_lines)[n - 1](&t);
+        }
+}
+
 static void conv_job(const ConvRun *r, const ConvJob *j) {
     const ConvPlan *p = &r->p;
     int64_t k = conv_k(r, &j->sub);
@@ -237,11 +258,12 @@ static void conv_job(const ConvRun *r, const ConvJob *j) {
         int64_t rows = min64(p->inner, end - y);
         int64_t cols = (rows - 1) * p->vw + j->sub.count[2];
         const float *src = j->src + (y - j->row0) * p->vw;
+        if (p->lines) conv_line_tiles(r, j, src, rows);
         for (int64_t m0 = 0; m0 < p->m; m0 += p->mb) {
             int64_t m = min64(p->mb, p->m - m0), k0 = 0;
             do { /* runs once even without taps: the result is then zero */
                 int64_t kc = min64(p->kc, k - k0);
-                conv_multiply(r, j, src, m0, m, k0, kc, cols);
+                if (!p->lines) conv_multiply(r, j, src, m0, m, k0, kc, cols);
                 k0 += kc;
             } while (k0 < k);
             if (p->dgrad)

@@ -53,6 +53,19 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
                          const int32_t *row, const float *b, int64_t b_step,
                          float *c, int64_t ldc, int add);
 
+/* `lines` lines of one channel, W vectors each, the next line `pitch` later:
+     c[y][x] = sum over ky < high, kx < wide of
+               w[(ky * wide + kx) * MR] * src[y + ky][x + kx]
+   so that a line of src is loaded once for all results that read it.  Where
+   W vectors exceed the pitch, the next line overwrites the rest.            */
+enum { TILE_LINES = 4 };
+typedef struct TileLines {
+    int64_t high, wide, lines, pitch;
+    const float *w, *src;
+    float *c;
+} TileLines;
+typedef void TileLinesFn(const TileLines *t);
+
 /* First index 1: each 32-bit element of both factors holds two bf16 that belong
    to neighbouring k (channels, i), the even one in the low half (vdot).  It
    exists at levels with HAS_DOT and is used if cpu_bf16_dot() is true. */
@@ -63,6 +76,7 @@ extern TileRowsFn *const ISA(tile_rows)[TILE_KINDS][MR][NV];
 extern TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV];
 extern TilePointsFn *const ISA(tile_points)[TILE_KINDS][MR][NV];
 extern TileOuterFn *const ISA(tile_outer)[TILE_KINDS][MR][NV];
+extern TileLinesFn *const ISA(tile_lines)[NV];
 
 /* Both factors run along the summed dimension:
      c[r][j] += sum over images, i < len of a[r * lda + i] * b[off[j] + i]

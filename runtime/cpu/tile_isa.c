@@ -161,6 +161,42 @@ INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
     tile_end(R, W, acc, c, ldc);
 }
 
+/* ---- lines of one channel ------------------------------------------------ */
+
+/* Line y of the source, for lines [from, to) of the result. */
+INLINE void tile_line(int W, const TileLines *t, vf acc[TILE_LINES][NV],
+                      int64_t y, int64_t from, int64_t to) {
+    const float *src = t->src + y * t->pitch, *w = t->w + y * t->wide * MR;
+    for (int64_t x = 0; x < t->wide; x++, src++, w += MR) {
+        vf v[NV];
+        UNROLL for (int i = 0; i < W; i++) v[i] = vload(src + i * VL);
+        UNROLL for (int l = 0; l < TILE_LINES; l++) {
+            if (l < from || l >= to) continue;
+            vf tap = vset(w[-l * t->wide * MR]);
+            UNROLL for (int i = 0; i < W; i++) acc[l][i] =
+                vfma(tap, v[i], acc[l][i]);
+        }
+    }
+}
+
+INLINE void tile_lines_w(int W, const TileLines *t) {
+    vf acc[TILE_LINES][NV];
+    UNROLL for (int l = 0; l < TILE_LINES; l++)
+        UNROLL for (int i = 0; i < W; i++) acc[l][i] = vset(0.0f);
+    for (int64_t y = 0; y < t->high + t->lines - 1; y++) {
+        int64_t from = max64(0, y - t->high + 1), to = min64(t->lines, y + 1);
+        if (from == 0 && to == TILE_LINES)
+            tile_line(W, t, acc, y, 0, TILE_LINES);
+        else
+            tile_line(W, t, acc, y, from, to);
+    }
+    UNROLL for (int l = 0; l < TILE_LINES; l++) {
+        if (l >= t->lines) continue;
+        UNROLL for (int i = 0; i < W; i++)
+            vstore(t->c + l * t->pitch + i * VL, acc[l][i]);
+    }
+}
+
 /* ---- dot tiles ----------------------------------------------------------- */
 
 /* Keeps a loaded vector in a register instead of loading it for each use. */
@@ -252,6 +288,16 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
 #define PANELS(X, R) X(R, 1) X(R, 2) X(R, 3)
 #define PANEL_ROW(P, R)                                                        \
     { P##_##R##_1, P##_##R##_2, P##_##R##_3 }
+#endif
+
+static void tile_lines_1(const TileLines *t) { tile_lines_w(1, t); }
+static void tile_lines_2(const TileLines *t) { tile_lines_w(2, t); }
+#if SIMD_VECTORS == 3
+static void tile_lines_3(const TileLines *t) { tile_lines_w(3, t); }
+TileLinesFn *const ISA(tile_lines)[NV] = {tile_lines_1, tile_lines_2,
+                                          tile_lines_3};
+#else
+TileLinesFn *const ISA(tile_lines)[NV] = {tile_lines_1, tile_lines_2};
 #endif
 
 PANELS(PANEL, 1)
