@@ -68,11 +68,12 @@ static Status take_image(Diag *d, Arena *a, const char *dir, const char *arch,
     return s;
 }
 
-static void use_image(Arena *a, CudaSource *c, int i, const char *kept,
-                      size_t n) {
+/* Returns the remarks. */
+static const char *use_image(Arena *a, CudaSource *c, int i, const char *kept,
+                             size_t n) {
     size_t log = strlen(kept) + 1;
-    read_remarks(a, c->tile_archs.data[i], kept, c);
     c->tile_images[i] = (CudaImage){arena_dup(a, kept + log, n - log), n - log};
+    return arena_dup(a, kept, log);
 }
 
 /* tileiras 13.5 crashed in one of some forty runs, and not again. */
@@ -95,6 +96,7 @@ Status tile_build(Diag *d, Arena *a, const char *tools, const char *cache,
     int n = c->tile_archs.len;
     VEC(CcJob) jobs = {0};
     VEC(int) of = {0};
+    const char **remarks = NEW_ARRAY(a, const char *, n + 1);
     TRY(tile_tools(d, a, tools, &t));
     c->tile_images = NEW_ARRAY(a, CudaImage, n + 1);
     for (int i = 0; i < n; i++) {
@@ -103,29 +105,33 @@ Status tile_build(Diag *d, Arena *a, const char *tools, const char *cache,
         char *kept =
             compile_cache_get(cache, key_of_tile(&t, c, arch, a), &size);
         if (kept) {
-            use_image(a, c, i, kept, size);
+            remarks[i] = use_image(a, c, i, kept, size);
         } else {
             vec_push(a, &jobs, tileiras_job(a, &t, arch));
             vec_push(a, &of, i);
         }
         free(kept);
     }
-    if (!jobs.len) return OK;
-    TRY(nvrtc_tile_ir(d, a, t.file[TOOL_NVRTC], &c->tile_unit, &ir));
-    TRY(file_text(d, arena_printf(a, "%s/tile.ir", dir), ir.data, ir.size, NULL,
-                  NULL));
-    cc_start(a, NULL, dir, jobs.data, jobs.len);
-    TRY(cc_wait(d, a, NULL, dir, jobs.data, jobs.len));
+    if (jobs.len) {
+        TRY(nvrtc_tile_ir(d, a, t.file[TOOL_NVRTC], &c->tile_unit, &ir));
+        TRY(file_text(d, arena_printf(a, "%s/tile.ir", dir), ir.data, ir.size,
+                      NULL, NULL));
+        cc_start(a, NULL, dir, jobs.data, jobs.len);
+        TRY(cc_wait(d, a, NULL, dir, jobs.data, jobs.len));
+    }
     for (int i = 0; i < jobs.len; i++) {
         StrBuf sb = {0};
         const char *arch = c->tile_archs.data[of.data[i]];
         Status s = take_image(d, a, dir, arch, &sb);
-        if (s == OK) use_image(a, c, of.data[i], sb.data, sb.len);
+        if (s == OK)
+            remarks[of.data[i]] = use_image(a, c, of.data[i], sb.data, sb.len);
         if (s == OK)
             compile_cache_put(cache, key_of_tile(&t, c, arch, a), sb.data,
                               sb.len);
         sb_free(&sb);
         TRY(s);
     }
+    for (int i = 0; i < n; i++) /* in one order, whatever the cache had */
+        read_remarks(a, c->tile_archs.data[i], remarks[i], c);
     return OK;
 }

@@ -295,6 +295,25 @@ TEST_CASE(cuda_tile, a_tool_that_a_signal_ends_starts_again) {
     free(out);
 }
 
+/* What the cache has of one GPU serves it alone: the module is the same when
+   the cache has all. */
+TEST_CASE(cuda_tile, the_cache_may_have_one_gpu_of_three) {
+    char *out;
+    const char *text = models[0].text;
+    REQUIRE(test_write_file(test_tmp("s.amp"), text, strlen(text)));
+    int rc = test_command(
+        &out,
+        "cd '%s' && make() { o=$1; shift; '%s' s.amp -o $o --dim B=96 "
+        "--precision bf16 --cache kept --tile '%s' \"$@\"; } && "
+        "make one.so --target cuda:sm_100 && "
+        "make some.so --target cuda:sm_90,cuda:sm_100,cuda:sm_120 && "
+        "make all.so --target cuda:sm_90,cuda:sm_100,cuda:sm_120 && "
+        "cmp some.so all.so",
+        test_tmpdir(), test_ampc(), tools());
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+}
+
 TEST_CASE(cuda_tile, no_product_for_it_warns) {
     char *out;
     REQUIRE(test_write_file(test_tmp("l.amp"), large, strlen(large)));
