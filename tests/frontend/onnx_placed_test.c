@@ -187,6 +187,32 @@ TEST_CASE(onnx_placed, rows_by_their_number) {
     check_numbers(put_at_positions);
 }
 
+static double sum_of_three(int i, int row, int k) {
+    (void)i, (void)row;
+    return row_of(0, k) + row_of(1, k) + row_of(2, k);
+}
+
+/* Expand of rows with an axis more than its shape has. */
+TEST_CASE(onnx_placed, rows_behind_another_axis) {
+    for (int mask = 0; mask < MASKS; mask++) {
+        Made m;
+        start(&m);
+        made_input(&m, "rows", DT_F32, "3,1,2");
+        find_positions(&m);
+        made_i64(&m, "first", 1, (int64_t[]){0});
+        made_node(&m, "Expand", "rows,selected", "planes");
+        made_int(&m, made_node(&m, "ReduceSum", "planes,first", "many"),
+                 "keepdims", 0);
+        made_node(&m, "Unsqueeze", "positions,last", "at");
+        made_node(&m, "ScatterND", "x,at,many", "y");
+        made_output(&m, "y");
+        Ran r = run(&m, mask);
+        CHECK_EQ_INT(r.excess, 0);
+        check_rows(&r, mask, sum_of_three);
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_placed, numbers_in_a_shape_with_rows) {
     static const char *const at[] = {"selected,zero", "selected,last"};
     for (int i = 0; i < 2; i++)

@@ -44,6 +44,16 @@ TEST_CASE(onnx_bounds, sizes) {
          "=f32[5] 0 0.5 1 1.5 2"},
         {18, "f32[4] i64{2}", "Resize(a,,,b)>y mode='linear'",
          "=f32[2] 0.5 2.5"},
+        {18, "f32[4] i64{8}", "Resize(a,,,b)>y mode='cubic'",
+         "=f32[8] -0.105469 0.191406 0.667969 1.29688 1.70312 "
+         "2.33203 2.80859 3.10547"},
+        {18, "f32[4] i64{8}", "Resize(a,,,b)>y mode='cubic' antialias=1",
+         "=f32[8] -0.105469 0.191406 0.667969 1.29688 1.70312 "
+         "2.33203 2.80859 3.10547"},
+        {18, "f32[4] i64{2}", "Resize(a,,,b)>y mode='cubic'",
+         "=f32[2] 0.40625 2.59375"},
+        {18, "f32[4] i64{2}", "Resize(a,,,b)>y mode='cubic' antialias=1",
+         "=f32[2] 0.490234 2.50977"},
         {13, "f32[2] f32{nan}", "Resize(a,,b)>y", "a scale of nan"},
         {13, "f32[2] f32{inf}", "Resize(a,,b)>y", "a scale of inf"},
         {13, "f32[0] f32{inf}", "Resize(a,,b)>y", "a scale of inf"},

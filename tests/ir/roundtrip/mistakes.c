@@ -321,6 +321,25 @@ TEST_CASE(parse, mistakes) {
         check_message(cases[i][0], cases[i][1]);
 }
 
+/* ? stands for a byte of 0, which only a comment may hold. */
+TEST_CASE(parse, zero_bytes_are_no_blanks) {
+    static const char *const texts[] = {
+        "# a?b\ngraph g() { }\n", "?graph g() { }\n",
+        "graph?g() { }\n",        "graph g() {? }\n",
+        "graph g() { }\n?\n",     "graph g() { }\n?graph h() { }\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        char *text = arena_printf(a, "%s", texts[i]);
+        *strchr(text, '?') = 0;
+        Status s = parse_module(a, &d, "f", text, strlen(texts[i]), &m);
+        CHECK_MSG((s == OK) == (i == 0), "%s: %s", texts[i], d.text.data);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
 /* A variable's name in another graph may be used in this one. */
 TEST_CASE(parse, names_belong_to_their_graph) {
     static const char text[] = "graph a() {\n  param %w: f32[2]\n"
