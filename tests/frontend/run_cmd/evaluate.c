@@ -188,3 +188,61 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     CHECK_EQ_INT(field(out, last, "samples"), 9);
     free(out);
 }
+
+/* ---- names of classes ---------------------------------------------------- */
+
+enum { LABELS = 4 };
+
+/* A file of weights whose cursor has that text. */
+static void write_cursor(const char *path, const char *cursor) {
+    StrBuf head = {0}, ampc = {0};
+    sb_printf(&ampc, "{\"cursor\":{\"sample\":0%s}}", cursor);
+    sb_puts(&head, "{\"__metadata__\":{\"ampc\":");
+    sb_put_json_string(&head, ampc.data);
+    sb_puts(&head, "},\"b\":{\"dtype\":\"F32\",\"shape\":[0],"
+                   "\"data_offsets\":[0,0]}}");
+    uint64_t n = head.len;
+    StrBuf all = {0};
+    sb_putn(&all, (const char *)&n, sizeof n);
+    sb_putn(&all, head.data, head.len);
+    REQUIRE(test_write_file(path, all.data, all.len));
+    sb_free(&all);
+    sb_free(&ampc);
+    sb_free(&head);
+}
+
+/* What a checkpoint keeps of several inputs comes back for each. */
+TEST_CASE(run, classes_of_each_input_are_kept) {
+    static const char *const input[LABELS] = {"kind", "x", "side \"b\"", "y"};
+    static const char *const names[LABELS][3] = {{"ant", "bee", "cat"},
+                                                 {NULL},
+                                                 {"left", "r\xc3\xa9\\", NULL},
+                                                 {"one", NULL}};
+    const char *path = test_tmp("named.safetensors");
+    RunOptions o = {.load = {{path}, 1}};
+    Run trained = {.opt = &o}, later = {.opt = &o};
+    Feed feed[LABELS] = {0};
+    StrBuf sb = {0};
+    for (int i = 0; i < LABELS; i++) {
+        int n = 0;
+        while (n < 3 && names[i][n]) n++;
+        feed[i].want.name = input[i];
+        if (n) REQUIRE(classes_make(&feed[i].a.classes, names[i], n));
+    }
+    trained.train = (FeedSet){.feed = feed, .n = LABELS};
+    run_classes_put(&trained, &sb);
+    write_cursor(path, sb.data);
+    if (run_classes_read(&later, false) != OK) FAIL("%s", later.diag.text.data);
+    CHECK_EQ_INT(later.classes.n, 3);
+    for (int i = 0; i < LABELS; i++) {
+        const Classes *want = &feed[i].a.classes,
+                      *got = classes_known(&later.classes, input[i]);
+        CHECK((got != NULL) == (want->n > 0));
+        for (int k = 0; got && k < want->n; k++)
+            CHECK_MSG(got->n == want->n && !strcmp(got->name[k], want->name[k]),
+                      "%s: class %d", input[i], k);
+        classes_free(&feed[i].a.classes);
+    }
+    run_classes_free(&later);
+    sb_free(&sb);
+}
