@@ -7,15 +7,15 @@
      immediates, never buffers.  GEN nodes are copied into the groups that use
      them.
    - GROUP_POINT: ELEM, GEN and MOVE nodes.  All values that leave the group
-     have one shape, the domain, or are codes of that shape, transposed
-     (node_turned_by_maker), which no node of the group reads.  Inner values are
-     computed at whatever index their users ask for (an index map is a
-     composition of MOVE ops and broadcasts).
+     have one shape, the domain, or are codes of that shape, transposed, or made
+     of blocks of such a value (node_by_tile), which no node of the group reads.
+     Inner values are computed at whatever index their users ask for (an index
+     map is a composition of MOVE ops and broadcasts).
    - GROUP_ROW: additionally REDUCE nodes (keepdims=1), all with one operand
      shape S and one axis set A.  Inner values are "full" (shape S after
      broadcasting) or "row" (S with the A dims 1).  Values that leave have shape
      S or the row shape, are a pad of a few zeros behind rows of S
-     (node_pads_rows), transposed codes as above, if rows are the last axis, or
+     (node_pads_rows), by tiles as above, if rows are the last axis, or
      sums over all rows (node_sums_columns) that no node of the group reads. The
      operand of another MOVE never depends on a REDUCE of the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape

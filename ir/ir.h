@@ -343,14 +343,17 @@ bool node_cuts_rows(const Graph *g, const Node *n);
    folds these rows: the kernel that computes the rows may store n's result
    instead. */
 bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n);
+/* True if n makes codes, scales or sums of blocks. */
+bool node_makes_blocks(const Node *n);
 /* If n transposes a matrix of numbers of 8 bits, whose sides are multiples of
-   16: how many axes its rows are, the others are its columns; else 0. */
-int node_turns_codes(const Graph *g, const Node *n);
-/* True if n transposes numbers whose rows `reduce` folds. */
-bool node_turns_rows(const Graph *g, const Node *reduce, const Node *n);
-/* True if the kernel of n's group stores the numbers that it computes in both
-   layouts, and n is the transposed one. */
-bool node_turned_by_maker(const Graph *g, const Node *n);
+   16, or makes blocks of its operand: how many axes the matrix's rows are, the
+   others are its columns; else 0. */
+int node_tiles(const Graph *g, const Node *n);
+/* True if n does so with numbers whose rows `reduce` folds. */
+bool node_tiles_rows(const Graph *g, const Node *reduce, const Node *n);
+/* True if the kernel of n's group has n's operand in tiles of shared memory and
+   makes n's result of them. */
+bool node_by_tile(const Graph *g, const Node *n);
 /* True if n sums over all axes before those along which `reduce` folds the
    same rows: the kernel that has the rows may compute the sum, too. */
 bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n);

@@ -11,6 +11,7 @@
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
 #include "runtime/cuda/tile.h"
+#include "runtime/program/blocks.h"
 #include "runtime/program/lib.h"
 
 #include <math.h>
@@ -119,13 +120,29 @@ static double sectors(const Shape *s, const KInst *in, double times) {
     if (in->guard && times > footprint(s, in)) times = footprint(s, in);
     double size = dtype_info[s->k->bufs.data[in->buf].dtype].bytes;
     int64_t step = s->fast >= 0 ? llabs((long long)in->at.k[s->fast]) : 0;
-    if (s->turned || in->turned) step = 1;
+    if (s->turned || in->tile) step = 1;
     double each = size * (double)step;
-    if (in->turned && cuda_turn_lines(s->k) < SECTOR)
+    if (in->tile && cuda_tile_lines(s->k) < SECTOR)
         each = 2 * size; /* stores half of each sector */
     if (in->at.inst || each > SECTOR) each = SECTOR;
     if (!step && !in->at.inst) each = size / 32;
     return times * (each < size && step ? size : each);
+}
+
+/* Adds codes, scales and sums of blocks: instructions by SASS of sm_100; scales
+   leave lane by lane, a word of a row's and a byte of a column's in a sector
+   each. */
+static void add_blocks(const Shape *s, const KInst *in, StepCost *c) {
+    static const struct {
+        double insts, bytes, sectors; /* of a number */
+    } of[] = {[TILE_CODES] = {4.2, 1, 1},
+              [TILE_SCALES] = {0.5, 1. / BLOCK_SIZE, 1. / 8},
+              [TILE_CODES_DOWN] = {3.2, 1, 1},
+              [TILE_SCALES_DOWN] = {0.7, 1. / BLOCK_SIZE, 1},
+              [TILE_SUMS] = {2.2, 4. / BLOCK_SIZE, 4. / BLOCK_SIZE}};
+    c->insts += s->elements * of[in->tile].insts;
+    c->bytes += s->elements * of[in->tile].bytes;
+    c->l2 += s->elements * of[in->tile].sectors;
 }
 
 /* Adds one sweep over the columns: its memory, cache and issue costs. met:
@@ -154,15 +171,19 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
                 (s->pack > 1 && cuda_uniform(k, in) ? s->pack : 1);
         if (in->op == K_ADD_UP) each += 1 + 4.0 / s->pack;
         if (!load && !store) continue;
+        if (kinst_blocks(in)) {
+            each += 2.0 / s->pack + 1.0 / 2;
+            continue;
+        }
         if (again && in->keep == KEEP_SHARED) {
             each += packed_in(s, in) ? 1.0 / s->pack + 1 : 2;
             continue;
         }
         double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         double bytes = footprint(s, in) * size;
-        each += s->turned || in->turned ? 2
-                : packed_in(s, in)      ? 2.0 / s->pack + 1
-                                        : 4 + 2 * s->wide;
+        each += s->turned || in->tile ? 2
+                : packed_in(s, in)    ? 2.0 / s->pack + 1
+                                      : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load && s->fetched == 0) loads += size * s->pack;
         /* if rows in progress fit the cache, data of earlier sweeps are
@@ -200,6 +221,8 @@ static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
     }
     for (int i = 0; i < sweeps.len; i++)
         add_sweep(&s, &sweeps, &sweeps.data[i], met, a, c);
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_blocks(kinst_at(k, id))) add_blocks(&s, kinst_at(k, id), c);
     if (k->form == KF_FLAT)
         c->insts += 20 * s.elements / s.pack;
     else

@@ -22,13 +22,13 @@ void print_cuda_head(StrBuf *sb) {
         "conv.cuh",  "conv_window.cuh", "conv_sums.cuh", "gemm.cuh",
         "pool.cuh",  "index.cuh",       "sort.cuh",      "attend.cuh",
         "flash.cuh", "flash_grad.cuh",  "quantized.cuh", "boxes.cuh",
-        "turn.cuh"};
+        "turn.cuh",  "blocks.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
 
-/* Adds the files of runtime/cuda, kmath*.h and quantized.h that `text`
-   includes, and their own includes. */
+/* Adds the files of runtime/cuda, kmath*.h, blocks.h and quantized.h that
+   `text` includes, and their own includes. */
 static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
     static const char include[] = "#include \"";
     for (const char *p = text; (p = strstr(p, include));) {
@@ -40,6 +40,7 @@ static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
             bool wanted = strlen(base) == n && !strncmp(base, p, n) &&
                           (!strncmp(f->name, "runtime/cuda/", 13) ||
                            !strncmp(f->name, "runtime/cpu/kmath", 17) ||
+                           !strcmp(f->name, "runtime/program/blocks.h") ||
                            !strcmp(f->name, "runtime/program/quantized.h"));
             for (int k = 0; k < to->len; k++)
                 wanted &= to->data[k].text != f->data;

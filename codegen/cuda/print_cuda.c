@@ -79,7 +79,7 @@ static void put_cuda_body(KPrint *p) {
     if (cuda_turned(p->k))
         put_turned(p);
     else if (has_work(p))
-        (p->lanes ? cp_rows : kernel_turned(p->k) ? cp_tile : cp_elements)(p);
+        (p->lanes ? cp_rows : kernel_tiles(p->k) ? cp_tile : cp_elements)(p);
     else
         for (int b = 0; b < p->k->bufs.len; b++) kp_line(p, "(void)b%d;", b);
     sb_puts(p->sb, "}\n\n");

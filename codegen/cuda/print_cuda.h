@@ -5,7 +5,7 @@
    print_cuda_parts.c launch shapes, parameters, heads
    print_cuda_any.c   forms flat and fold
    print_cuda_rows.c  the other forms
-   print_cuda_turn.c  codes that are stored in both layouts
+   print_cuda_turn.c  codes that are stored in both layouts, or of blocks
    print_cuda_columns.c  a thread's elements of a row
 
    Blocks and threads compute their rows or elements at the top; a thread then
@@ -36,10 +36,11 @@
                the other and add to sums of their own in shared memory, a<i>;
                the block's go to `sums`, from where k<i>_2 adds those of all
                blocks
-     turned    codes that are also stored transposed: t<i> is the block's tile
-               of them, l<i> a thread's row of it. Without reductions a block
-               has 64 rows of some columns; otherwise 16 or 32 whole rows, as
-               above, and then the next ones
+     tiles     codes that are also stored transposed, and numbers that become
+               codes of blocks: t<i> is the block's tile of them, l<i> a
+               thread's row of it. Without reductions a block has 64 rows of
+               some columns; otherwise 16 or 32 whole rows, as above, and then
+               the next ones
      epilogue  a functor of one accumulator, or of N neighbours
    k<i>_many does the same for a table of tensors (PLAN_MANY); form fold has
    nothing else (PLAN_ROWS).
@@ -103,13 +104,16 @@ void cp_sweep(KPrint *p, const KSweep *s);
 /* A block's work on a tile of the domain. */
 void cp_tile(KPrint *p);
 /* Declares t<id>, which begin `from` bytes behind the block's shared memory. */
-void cp_turn_tiles(KPrint *p, int64_t from);
+void cp_tiles(KPrint *p, int64_t from);
 /* Declares l<id>; `line` spells the row's number in the tile. */
-void cp_turn_line(KPrint *p, const char *line);
-/* Stores the tiles; `at` spells where in the result, `lines` and `columns` how
-   many they have. */
-void cp_turn_store(KPrint *p, const char *at, const char *lines,
-                   const char *columns);
+void cp_tile_line(KPrint *p, const char *line);
+/* What spells the tile's first row and column (NULL: 0), and how many lines and
+   columns of it are inside. */
+typedef struct CudaTile {
+    const char *top, *left, *lines, *columns;
+} CudaTile;
+/* Stores what becomes of the tiles. */
+void cp_tile_store(KPrint *p, const CudaTile *tile);
 
 /* ---- print_cuda_columns.c ------------------------------------------------ */
 

@@ -125,7 +125,7 @@ static void put_pack_loads(KPrint *p, const KSweep *s, const bool *need,
                     n, id);
             continue;
         }
-        const char *type = cp_type(p->k, in->buf);
+        const char *type = dtype_info[kinst_dtype(p->k, in)].c;
         if (in->op == K_STORE) {
             kp_line(p, "Pack<%d, %s> p%d%s;", n, type, id,
                     cp_has_cut(p, n) ? " = {}" : "");
@@ -166,7 +166,7 @@ static void put_pack_stores(KPrint *p, const bool *need, int n) {
             kp_line(p, "pack_keep(a%d + c, p%d);", id, id);
             continue;
         }
-        if (in->turned) {
+        if (in->tile) {
             kp_line(p, "pack_keep(l%d + c, p%d);", id, id);
             continue;
         }
@@ -318,14 +318,14 @@ static void put_cuda_values(KPrint *p, const KSweep *s, int n,
             begun |= !packed;
             const KInst *in = kinst_at(p->k, id);
             snprintf(pack, sizeof pack,
-                     packed       ? "p%d.v[u]"
-                     : in->turned ? "l%d[c]"
-                                  : "a%d[c]",
+                     packed     ? "p%d.v[u]"
+                     : in->tile ? "l%d[c]"
+                                : "a%d[c]",
                      id);
             if (in->op == K_ADD_UP)
                 kp_add_up(p, id, pack);
             else
-                kp_store(p, id, packed || in->turned ? pack : NULL);
+                kp_store(p, id, packed || in->tile ? pack : NULL);
         }
         if (live && begun) kp_leave(p);
     }

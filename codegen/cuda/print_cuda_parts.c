@@ -19,7 +19,7 @@ CudaShape cuda_shape(const Kernel *k) {
     int64_t blocks = kernel_units(k, 0);
     int64_t sums = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
     if (sums) sums *= threads / lanes->step;
-    sums += cuda_turn_bytes(k) * kernel_turned(k);
+    sums += cuda_tiles_bytes(k);
     return (CudaShape){(int)threads, blocks ? blocks : 1, 0,
                        (uint32_t)(cuda_shared(k, 0) + sums)};
 }

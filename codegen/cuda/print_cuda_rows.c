@@ -104,7 +104,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
         const KInst *in = kinst_at(p->k, id);
         if (!need[id]) continue;
         bool fetched = cuda_fetched(p->k, id);
-        bool apart = in->op == K_ADD_UP || in->turned;
+        bool apart = in->op == K_ADD_UP || in->tile;
         sums |= apart;
         if ((!held || !held[id]) && !fetched && !cp_is_copied(p, s, id) &&
             !apart)
@@ -310,26 +310,26 @@ static void put_side_by_side(KPrint *p, int n) {
 /* The team's row in the tiles. */
 static void put_line_of_team(KPrint *p) {
     char line[80], team[48] = "";
-    int64_t lines = cuda_turn_lines(p->k);
+    int64_t lines = cuda_tile_lines(p->k);
     if (!lines) return;
     if (p->threads && p->threads->extent > 1)
         snprintf(team, sizeof team, " + threadIdx.x / " I64, p->lanes->step);
     snprintf(line, sizeof line, "at %% " I64 "%s", lines, team);
-    cp_turn_line(p, line);
+    cp_tile_line(p, line);
 }
 
 /* Stores the tiles once they are full. */
-static void put_turned_rows(KPrint *p, const KLoop *some) {
-    char at[96], lines[32], columns[32];
-    int64_t n = cuda_turn_lines(p->k);
+static void put_tiled_rows(KPrint *p, const KLoop *some) {
+    char top[96], lines[32], columns[32];
+    int64_t n = cuda_tile_lines(p->k);
     if (!n) return;
-    snprintf(at, sizeof at, "%s%s * " I64 " + at / " I64 " * " I64,
+    snprintf(top, sizeof top, "%s%s * " I64 " + at / " I64 " * " I64,
              p->wide ? "(uint64_t)" : "", p->block, some->extent, n, n);
     snprintf(lines, sizeof lines, I64, n);
     snprintf(columns, sizeof columns, I64, p->ncols);
     kp_enter(p, "if ((at + " I64 ") %% " I64 " == 0)", some->step, n);
     kp_line(p, "__syncthreads();");
-    cp_turn_store(p, at, lines, columns);
+    cp_tile_store(p, &(CudaTile){top, NULL, lines, columns});
     kp_line(p, "__syncthreads();");
     kp_leave(p);
 }
@@ -379,15 +379,14 @@ void cp_rows(KPrint *p) {
     }
     kp_line(p, "BLOCK_SHARED(shared);");
     put_sums(p);
-    cp_turn_tiles(p, cuda_shape(p->k).shared -
-                         cuda_turn_bytes(p->k) * kernel_turned(p->k));
+    cp_tiles(p, cuda_shape(p->k).shared - cuda_tiles_bytes(p->k));
     kp_enter(p, "for (unsigned at = 0; at < " I64 "; at += " I64 ")",
              some->extent, some->step);
     if (cp_has_idle(p))
         kp_line(p, "if (%s%s * " I64 " + at >= " I64 ") break;",
                 p->wide ? "(uint64_t)" : "", p->block, some->extent, p->nrows);
     put_cuda_row(p);
-    put_turned_rows(p, some);
+    put_tiled_rows(p, some);
     kp_leave(p);
     put_block_sums(p);
 }

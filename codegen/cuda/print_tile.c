@@ -64,7 +64,7 @@ static bool inst_fits(const Kernel *k, const LibGemm *p, const KInst *in) {
                tile_number(k->bufs.data[in->buf].dtype) &&
                tile_walk(k, p, &in->at) != WALK_OTHER;
     case K_STORE:
-        return !in->turned && kinst_at(k, in->in[0])->full &&
+        return !in->tile && kinst_at(k, in->in[0])->full &&
                tile_number(k->bufs.data[in->buf].dtype) &&
                tile_walk(k, p, &in->at) == WALK_ALL;
     case K_OP: return in->full && in->compute == KT_F32 && has_op(in->code);

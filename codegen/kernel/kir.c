@@ -222,9 +222,10 @@ int kernel_column_sums(const Kernel *k) {
     return n;
 }
 
-int kernel_turned(const Kernel *k) {
+int kernel_tiles(const Kernel *k) {
     int n = 0;
-    for (int id = 1; id < k->insts.len; id++) n += kinst_at(k, id)->turned;
+    for (int id = 1; id < k->insts.len; id++)
+        n += kinst_has_tile(kinst_at(k, id));
     return n;
 }
 
@@ -336,7 +337,8 @@ KSweeps kernel_sweeps(const Kernel *k, Arena *a) {
                 vec_push(a, &s->roots, id);
         s->nfold = s->roots.len;
         for (int id = 1; depth == last && id < k->insts.len; id++)
-            if (kinst_stores(kinst_at(k, id)) && kinst_at(k, id)->full)
+            if (kinst_stores(kinst_at(k, id)) && kinst_at(k, id)->full &&
+                !kinst_at(k, id)->shares)
                 vec_push(a, &s->roots, id);
         if (s->roots.len) r.len++;
     }

@@ -67,17 +67,30 @@ typedef enum KKeep {
                     it */
 } KKeep;
 
+/* Stores of a whole matrix, whose numbers pass through tiles of the block's
+   shared memory. */
+typedef enum KTile {
+    TILE_NOT,
+    TILE_TURNED, /* codes of 8 bits, transposed */
+    TILE_CODES,  /* codes of blocks along rows, their scales; along columns */
+    TILE_SCALES,
+    TILE_CODES_DOWN,
+    TILE_SCALES_DOWN,
+    TILE_SUMS /* of blocks along columns */
+} KTile;
+
 typedef struct KInst {
     KOp op;
     KType type;
     KType compute; /* K_OP: the operands' register type */
     OpCode code;
-    DType dtype; /* K_ROUND */
+    DType dtype; /* K_ROUND; K_STORE of blocks: of in[0], in the tile */
     int in[3];   /* instruction numbers; 0 = none */
     int guard;   /* K_LOAD */
     int place;   /* K_LOAD: K_PLACE that says where buf lies; 0 = it is buf */
     int buf;
-    bool turned; /* K_STORE of codes of 8 bits: transposed */
+    KTile tile;  /* K_STORE */
+    bool shares; /* K_STORE of blocks: an earlier one has that tile, too */
     KIndex at;
     int64_t i;
     double f;
@@ -210,7 +223,8 @@ int64_t kernel_cols(const Kernel *k);
    instructions (folds) and then the K_STORE instructions that it completes. Row
    instructions of depth d may run before the sweep with that depth; stores that
    are not full come last. Full stores join the last reducing sweep when their
-   values are known by then, else they get a sweep of their own. */
+   values are known by then, else they get a sweep of their own. Of stores that
+   share a tile the first one stands for all. */
 typedef struct KSweep {
     int depth, nfold;
     VEC(int) roots; /* the folds (nfold), then the stores */
@@ -263,8 +277,19 @@ static inline bool kinst_is_long(const KInst *in) {
 }
 /* The number of sums over all rows that the kernel computes. */
 int kernel_column_sums(const Kernel *k);
-/* The number of turned stores. */
-int kernel_turned(const Kernel *k);
+/* The number of tiles. */
+int kernel_tiles(const Kernel *k);
+static inline bool kinst_has_tile(const KInst *in) {
+    return in->tile && !in->shares;
+}
+static inline bool kinst_blocks(const KInst *in) {
+    return in->tile >= TILE_CODES;
+}
+/* The type of the element that an access of `in` moves: of blocks, the
+   tile's. */
+static inline DType kinst_dtype(const Kernel *k, const KInst *in) {
+    return kinst_blocks(in) ? in->dtype : k->bufs.data[in->buf].dtype;
+}
 /* True if an instruction of its own computes the value once per row. */
 bool kinst_is_row_value(const KInst *in);
 

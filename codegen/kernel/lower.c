@@ -113,8 +113,8 @@ static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
         first = l->domain.rank;
     } else if (f->leave.len) {
         const Node *n = node_get(l->g, value_get(l->g, f->leave.data[0])->def);
-        bool turned = node_turned_by_maker(l->g, n);
-        l->domain = *value_type(l->g, turned ? n->in[0] : f->leave.data[0]);
+        bool tile = node_by_tile(l->g, n);
+        l->domain = *value_type(l->g, tile ? n->in[0] : f->leave.data[0]);
     }
     l->k->ndim = l->domain.rank;
     for (int d = 0; d < l->domain.rank; d++)
@@ -148,17 +148,6 @@ static void add_columns(Lower *l, ValueId v, const Node *n) {
     lower_add_up(l, v, inst, lower_flatten(l, t, at));
 }
 
-/* Stores v, the codes that n transposes. */
-static void store_turned(Lower *l, ValueId v, const Node *n) {
-    KIndex at[MAX_RANK], to[MAX_RANK];
-    int rank = l->k->ndim, rows = node_turns_codes(l->g, n);
-    for (int d = 0; d < rank; d++) at[d] = at_loop(d);
-    for (int d = 0; d < rank; d++) to[d] = at[(rows + d) % rank];
-    int inst = lower_value(l, n->in[0], at, 0);
-    lower_store(l, v, inst, lower_flatten(l, value_type(l->g, v), to));
-    kinst_at(l->k, l->k->insts.len - 1)->turned = true;
-}
-
 /* Stores v for each element of the domain, or for each row. */
 static void store_value(Lower *l, ValueId v) {
     const Type *t = value_type(l->g, v);
@@ -172,8 +161,8 @@ static void store_value(Lower *l, ValueId v) {
         add_columns(l, v, def);
         return;
     }
-    if (node_turned_by_maker(l->g, def)) {
-        store_turned(l, v, def);
+    if (node_by_tile(l->g, def)) {
+        lower_tile(l, v, def);
         return;
     }
     bool full = shape_equal(t, &l->domain), keepdims = t->rank == l->k->ndim;

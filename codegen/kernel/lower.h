@@ -66,6 +66,15 @@ int lower_move(Lower *l, const Node *n, const KIndex *at, int guard);
 /* pad_grad: every padded position added to its source. */
 int lower_pad_grad(Lower *l, const Node *n, const KIndex *at);
 
+/* ---- tiles (lower_tile.c) ------------------------------------------------ */
+
+/* Stores v, the codes that n transposes, or codes or scales of blocks. */
+void lower_tile(Lower *l, ValueId v, const Node *n);
+/* Element `at` of the codes, scales or sums of blocks that n makes. */
+int lower_block_code(Lower *l, const Node *n, const KIndex *at, int guard);
+int lower_block_scale(Lower *l, const Node *n, const KIndex *at, int guard);
+int lower_block_sum(Lower *l, const Node *n, const KIndex *at, int guard);
+
 /* ---- library steps (lower_lib.c) ----------------------------------------- */
 
 /* Parameters and refs of the ANCHOR or LIB node's routine; for an anchor the

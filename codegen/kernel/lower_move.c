@@ -323,6 +323,21 @@ static int move_pad(Lower *l, const Node *n, const KIndex *at, int guard) {
     return where(l, inside, v, lower_as(l, fill, to));
 }
 
+static int move_block_codes(Lower *l, const Node *n, const KIndex *at,
+                            int guard) {
+    return lower_block_code(l, n, at, guard);
+}
+
+static int move_block_scales(Lower *l, const Node *n, const KIndex *at,
+                             int guard) {
+    return lower_block_scale(l, n, at, guard);
+}
+
+static int move_block_sums(Lower *l, const Node *n, const KIndex *at,
+                           int guard) {
+    return lower_block_sum(l, n, at, guard);
+}
+
 typedef int MoveFn(Lower *l, const Node *n, const KIndex *at, int guard);
 
 #define MOVE_ELEM(lower)      NULL

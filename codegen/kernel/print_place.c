@@ -235,7 +235,7 @@ static int stored_operand(const KPrint *p, const KInst *in, DType d) {
 
 void kp_store(KPrint *p, int id, const char *place) {
     const KInst *in = kinst_at(p->k, id);
-    DType d = p->k->bufs.data[in->buf].dtype;
+    DType d = kinst_dtype(p->k, in);
     int operand = stored_operand(p, in, d);
     bool piece = p->piece && p->piece[id];
     kp_text(p, "%s", "");

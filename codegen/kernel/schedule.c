@@ -11,7 +11,7 @@ static int strided(const Kernel *k, int d, int *unit) {
     *unit = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = &k->insts.data[id];
-        if (!in->full || in->turned || (in->op != K_LOAD && !kinst_stores(in)))
+        if (!in->full || in->tile || (in->op != K_LOAD && !kinst_stores(in)))
             continue;
         *unit += in->at.k[d] == 1;
         n += in->at.k[d] != 1 && in->at.k[d] != 0;
@@ -30,7 +30,7 @@ static int choose_form(Kernel *k, int64_t *par) {
     /* row dim whose neighbours should be computed together as vectors,
        instead of columns; -1: none */
     int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
-    bool apart = reduces && !kernel_column_sums(k) && !kernel_turned(k);
+    bool apart = reduces && !kernel_column_sums(k) && !kernel_tiles(k);
     for (int d = 0; d < k->ndim && apart; d++) {
         if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
         int jumps = strided(k, d, &unit);

@@ -100,11 +100,12 @@ int cuda_turned(const Kernel *k);
 int64_t cuda_shared(const Kernel *k, int id);
 /* Load `id` is made for all of a thread's columns before the first sweep. */
 bool cuda_fetched(const Kernel *k, int id);
-/* A turned store: lines that a block keeps in shared memory before it stores
-   them, the bytes of one, and of all. */
-int cuda_turn_lines(const Kernel *k);
-int64_t cuda_turn_line(const Kernel *k);
-int64_t cuda_turn_bytes(const Kernel *k);
+/* Lines of a tile in shared memory, numbers of one; bytes of the tile of a
+   store, and of all tiles. */
+int cuda_tile_lines(const Kernel *k);
+int64_t cuda_tile_line(const Kernel *k);
+int64_t cuda_tile_bytes(const Kernel *k, const KInst *in);
+int64_t cuda_tiles_bytes(const Kernel *k);
 /* Columns of a team's partial column sums in shared memory. */
 int64_t cuda_sum_columns(const Kernel *k);
 

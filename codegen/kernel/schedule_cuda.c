@@ -14,14 +14,15 @@
                also added up over rows, a block has several rows one after the
                other, and its part of the sums in shared memory
                A transposed matrix of bytes goes through shared memory, 64 x 64
-               bytes a block. Codes that are stored in both layouts do so, too:
-               64 rows of some columns, or where lanes share rows, 16 or 32
-               whole rows
+               bytes a block. Codes that are stored in both layouts do so, too,
+               and numbers that become codes of blocks: 64 rows of some
+               columns, or where lanes share rows, 16 or 32 whole rows
      rows      neighbouring rows, one for each lane of a warp, or neighbours as
                above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
 #include "passes/device/fold.h"
 #include "runtime/cuda/tile.h"
+#include "runtime/program/blocks.h"
 
 enum {
     THREADS = 256, /* per block, unless the kernel reduces */
@@ -115,7 +116,7 @@ static bool steps_by(const Kernel *k, int id, int n) {
 }
 
 bool cuda_packed(const Kernel *k, const KInst *in, int n) {
-    if (in->op == K_ADD_UP || in->turned) /* in shared memory */
+    if (in->op == K_ADD_UP || in->tile) /* in shared memory */
         return k->vec >= 0;
     bool packed = (in->op == K_LOAD || in->op == K_STORE) && k->vec >= 0 &&
                   in->at.k[k->vec] == 1 && in->at.c % n == 0;
@@ -145,7 +146,7 @@ int cuda_pack(const Kernel *k) {
 
 /* Bytes of one element in memory. */
 static int memory_bytes(const Kernel *k, const KInst *in) {
-    DType d = in->op == K_ADD_UP ? DT_F32 : k->bufs.data[in->buf].dtype;
+    DType d = in->op == K_ADD_UP ? DT_F32 : kinst_dtype(k, in);
     return dtype_info[d].bytes;
 }
 
@@ -196,7 +197,7 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
-        if (!in->full || !cuda_packed(k, in, 1)) continue;
+        if (!in->full || in->shares || !cuda_packed(k, in, 1)) continue;
         int bytes = memory_bytes(k, in);
         if (bytes < narrowest) narrowest = bytes;
         if (bytes > widest) widest = bytes;
@@ -209,6 +210,7 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
         for (int id = 1; id < k->insts.len; id++) {
             const KInst *in = kinst_at(k, id);
             bool access = (in->op == K_LOAD || kinst_stores(in)) && in->full;
+            if (in->shares) continue;
             if (in->full && cuda_packed(k, in, n))
                 bytes += n * memory_bytes(k, in), packs++;
             else
@@ -362,26 +364,45 @@ static int64_t team_sums(const Kernel *k) {
     return 4 * cuda_sum_columns(k) * kernel_column_sums(k);
 }
 
-int cuda_turn_lines(const Kernel *k) {
-    int64_t rows = kernel_rows(k), n = kernel_turned(k);
-    if (!kernel_reduces(k)) return n ? TURN_SIDE : 0;
+static bool has_blocks(const Kernel *k) {
+    bool any = false;
+    for (int id = 1; id < k->insts.len; id++)
+        any |= kinst_blocks(kinst_at(k, id));
+    return any;
+}
+
+int cuda_tile_lines(const Kernel *k) {
+    int64_t rows = kernel_rows(k), n = kernel_tiles(k);
+    if (!n) return 0;
+    if (has_blocks(k)) return kernel_reduces(k) ? BLOCKS_ROWS : BLOCKS_LINES;
+    if (!kernel_reduces(k)) return TURN_SIDE;
     int64_t more = 2 * TURN_NEAR * kernel_cols(k) * n;
     bool two = rows % (2 * TURN_NEAR) == 0 &&
                more + team_sums(k) <= k->block_shared - GPU_SHARED_APART;
-    return !n ? 0 : two ? 2 * TURN_NEAR : TURN_NEAR;
+    return two ? 2 * TURN_NEAR : TURN_NEAR;
 }
 
-int64_t cuda_turn_line(const Kernel *k) {
+int64_t cuda_tile_line(const Kernel *k) {
     const KLoop *l = kernel_loop(k, LOOP_BLOCK, k->vec);
     return kernel_reduces(k) ? kernel_cols(k) : l->step;
 }
 
-int64_t cuda_turn_bytes(const Kernel *k) {
+int64_t cuda_tile_bytes(const Kernel *k, const KInst *in) {
     enum { ALIGN = 32 };
-    int64_t lines = cuda_turn_lines(k);
-    if (!lines) return 0;
-    int64_t shifts = (lines / TURN_NEAR - 1) * TURN_SHIFT(lines);
-    return (lines * cuda_turn_line(k) + shifts + ALIGN - 1) / ALIGN * ALIGN;
+    int64_t lines = cuda_tile_lines(k), line = cuda_tile_line(k), bytes;
+    if (kinst_blocks(in))
+        bytes = lines * (line * memory_bytes(k, in) + BLOCKS_APART);
+    else
+        bytes = lines * line + (lines / TURN_NEAR - 1) * TURN_SHIFT(lines);
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+int64_t cuda_tiles_bytes(const Kernel *k) {
+    int64_t bytes = 0;
+    for (int id = 1; id < k->insts.len; id++)
+        if (kinst_has_tile(kinst_at(k, id)))
+            bytes += cuda_tile_bytes(k, kinst_at(k, id));
+    return bytes;
 }
 
 /* Rows per block: few enough that there are enough blocks, many enough that
@@ -389,9 +410,8 @@ int64_t cuda_turn_bytes(const Kernel *k) {
    `side` teams per block, limited by the room for their sums; returns their
    number. */
 static int share_sums(Kernel *k, int64_t rows, int side) {
-    int64_t each = team_sums(k), lines = cuda_turn_lines(k), block = lines;
-    int64_t room = k->block_shared - GPU_SHARED_APART -
-                   cuda_turn_bytes(k) * kernel_turned(k);
+    int64_t each = team_sums(k), lines = cuda_tile_lines(k), block = lines;
+    int64_t room = k->block_shared - GPU_SHARED_APART - cuda_tiles_bytes(k);
     while (side > 1 && (side * each > room || (lines && side > lines)))
         side /= 2;
     if (each) block = (rows + GPU_BLOCKS - 1) / GPU_BLOCKS;
@@ -463,7 +483,17 @@ void schedule_cuda(Arena *a, Kernel *k) {
                  TURN_SIDE);
         add_loop(k, LOOP_BLOCK, k->vec, k->dim[k->vec].extent, TURN_SIDE);
         add_loop(k, LOOP_THREAD, LOOP_ALL, TURN_SIDE * TURN_SIDE, TURN_NEAR);
-    } else if (!folds && kernel_turned(k)) {
+    } else if (!folds && has_blocks(k)) {
+        int n = choose_pack(k, FLAT_WEIGHT, false);
+        int64_t down = block_tiles(rows, BLOCK_ROWS) * BLOCK_ROWS;
+        int64_t across = block_tiles(cols, BLOCKS_LINE) * BLOCKS_LINE;
+        add_loop(k, LOOP_BLOCK, LOOP_ROWS, down, BLOCKS_LINES);
+        add_loop(k, LOOP_BLOCK, k->vec, across, BLOCKS_LINE);
+        add_loop(k, LOOP_SERIAL, LOOP_ALL, BLOCKS_LINES * BLOCKS_LINE,
+                 THREADS * n);
+        add_loop(k, LOOP_THREAD, LOOP_ALL, THREADS * n, n);
+        if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
+    } else if (!folds && kernel_tiles(k)) {
         enum { PARTS = THREADS / TURN_SIDE };
         int n = choose_pack(k, FLAT_WEIGHT, false);
         add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, TURN_SIDE);
@@ -491,13 +521,13 @@ void schedule_cuda(Arena *a, Kernel *k) {
         int lanes = row_lanes(k, rows, cols);
         int side = power_of_two(rows, THREADS / lanes);
         if (side * lanes < WARP) side = WARP / lanes;
-        if (kernel_column_sums(k) || kernel_turned(k))
+        if (kernel_column_sums(k) || kernel_tiles(k))
             side = share_sums(k, rows, side);
         else
             add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows, side);
         add_loop(k, LOOP_THREAD, LOOP_ROWS, side, 1);
         share_row(a, k, cols, lanes);
-    } else if (kernel_column_sums(k) || kernel_turned(k)) {
+    } else if (kernel_column_sums(k) || kernel_tiles(k)) {
         share_sums(k, rows, 1);
         share_row(a, k, cols, cols < WIDE_COLS ? THREADS : 2 * THREADS);
     } else {

@@ -64,8 +64,8 @@ static Status check_given(const Type *given, const Type *got, bool free_dtype,
                dtype_info[given->dtype].text);
 }
 
-/* Casts and views alone know types that are only stored; on GPUs products and
-   transpositions, too (pass eights). */
+/* Casts, views and what makes blocks alone know types that are only stored; on
+   GPUs products and transpositions, too (pass eights). */
 static Status check_stored(const Graph *g, const TypeCtx *cx, char *msg) {
     const Node *n = cx->n;
     if (n->op == OP_CAST || node_kind(n) == KIND_VIEW) return OK;
@@ -76,7 +76,7 @@ static Status check_stored(const Graph *g, const TypeCtx *cx, char *msg) {
         if (cx->ins[i] && dtype_info[cx->ins[i]->dtype].stored)
             return bad(msg, "operand %d is %s: cast it to f32 first", i,
                        TXT(cx->ins[i]));
-    for (int i = 0; i < n->nout; i++) {
+    for (int i = 0; i < n->nout && !node_makes_blocks(n); i++) {
         DType d = cx->given ? cx->given[i].dtype : cx->out[i].dtype;
         if (d != NUM_DTYPES && dtype_info[d].stored)
             return bad(msg, "result %d cannot be %s: cast it instead", i,

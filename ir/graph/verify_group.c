@@ -54,14 +54,20 @@ static Status find_spans(GroupCheck *c) {
 
 static Status check_point(GroupCheck *c, Span s) {
     const Type *domain = NULL;
+    int rows = 0;
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c->g, i);
         OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE)
             return verify_fail(c->v, n, "does not belong in a point group");
+        int own = node_by_tile(c->g, n) ? node_tiles(c->g, n) : 0;
+        if (rows && own && own != rows)
+            return verify_fail(
+                c->v, n, "has %d axes of rows in its tile, not %d", own, rows);
+        if (own) rows = own;
         for (int j = 0; j < n->nout; j++) {
-            const Type *t = value_type(
-                c->g, node_turned_by_maker(c->g, n) ? n->in[0] : n->out[j]);
+            const Type *t =
+                value_type(c->g, node_by_tile(c->g, n) ? n->in[0] : n->out[j]);
             if (!c->leaves[n->out[j].i]) continue;
             if (domain && !shape_equal(domain, t))
                 return verify_fail(c->v, n,
@@ -107,7 +113,7 @@ static Status check_column_sum(GroupCheck *c, Span s, const Node *n) {
 }
 
 static bool turns_rows(const GroupCheck *c, const Node *reduce, const Node *n) {
-    return node_turned_by_maker(c->g, n) && node_turns_rows(c->g, reduce, n);
+    return node_by_tile(c->g, n) && node_tiles_rows(c->g, reduce, n);
 }
 
 static Status check_row(GroupCheck *c, Span s, bool *tainted) {
@@ -125,8 +131,8 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
             return verify_fail(c->v, n, "does not belong in a row group");
         tainted[i] = k == KIND_REDUCE || reads_tainted(c, n, tainted);
         if (k == KIND_MOVE && tainted[i] &&
-            !(c->leaves[n->out[0].i] && (node_pads_rows(c->g, first, n) ||
-                                         node_turned_by_maker(c->g, n))))
+            !(c->leaves[n->out[0].i] &&
+              (node_pads_rows(c->g, first, n) || node_by_tile(c->g, n))))
             return verify_fail(c->v, n,
                                "moves what a reduction of its group makes");
         if (k != KIND_REDUCE) continue;

@@ -32,6 +32,49 @@ static Status block_scales_fit(TypeCtx *cx) {
     return OK;
 }
 
+/* Rows and columns of operand 0. */
+static Status matrix_of_blocks(TypeCtx *cx, int64_t *rows, int64_t *columns) {
+    int64_t n = type_count(cx->ins[0]);
+    TRY(type_want(cx, WANT_FLOAT, 0));
+    *columns = attr_int(cx->n, AK_columns);
+    if (*columns < 1 || *columns % BLOCK_SIZE || n == 0 ||
+        n % (BLOCK_SIZE * *columns))
+        return type_error(cx,
+                          "%s with %lld columns does not divide into blocks "
+                          "of %d along both sides",
+                          TXT(cx->ins[0]), (long long)*columns, BLOCK_SIZE);
+    *rows = n / *columns;
+    return OK;
+}
+
+Status ty_block_codes(TypeCtx *cx) {
+    int64_t rows, columns;
+    TRY(matrix_of_blocks(cx, &rows, &columns));
+    bool down = attr_int(cx->n, AK_down) != 0;
+    Type t = {.dtype = DT_F8E4M3,
+              .rank = 2,
+              .dim = {down ? columns : rows, down ? rows : columns}};
+    return type_result(cx, 0, &t);
+}
+
+Status ty_block_scales(TypeCtx *cx) {
+    int64_t rows, columns;
+    TRY(matrix_of_blocks(cx, &rows, &columns));
+    bool down = attr_int(cx->n, AK_down) != 0;
+    Type t = {.dtype = DT_E8M0,
+              .rank = 1,
+              .dim = {down ? block_scales(columns, rows)
+                           : block_scales(rows, columns)}};
+    return type_result(cx, 0, &t);
+}
+
+Status ty_block_sums(TypeCtx *cx) {
+    int64_t rows, columns;
+    TRY(matrix_of_blocks(cx, &rows, &columns));
+    Type t = {.dtype = DT_F32, .rank = 2, .dim = {rows / BLOCK_SIZE, columns}};
+    return type_result(cx, 0, &t);
+}
+
 Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
     bool ta = attr_int(cx->n, AK_trans_a);

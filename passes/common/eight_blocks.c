@@ -28,10 +28,9 @@ static Blocks blocks_along(const Type *t, int64_t columns, int along) {
 /* The scale of blocks whose largest magnitudes are m, as e8m0. */
 static ValueId block_scale(Builder *b, ValueId m) {
     Attr kept = attr_i(AK_user, 1); /* a rounding that no pass removes */
-    ValueId x = b2(b, OP_MUL, m,
-                   b_scalar(b, DT_F32, 1 / dtype_info[DT_F8E4M3].most), DT_F32);
-    x = b2(b, OP_MAX, x, b_scalar(b, DT_F32, 0x1p-126), DT_F32);
-    x = b2(b, OP_MUL, x, b_scalar(b, DT_F32, 0x1.7ffffep0), DT_F32);
+    ValueId x = b2(b, OP_MUL, m, b_scalar(b, DT_F32, BLOCK_OF_LARGEST), DT_F32);
+    x = b2(b, OP_MAX, x, b_scalar(b, DT_F32, BLOCK_LEAST), DT_F32);
+    x = b2(b, OP_MUL, x, b_scalar(b, DT_F32, BLOCK_UP), DT_F32);
     return build(b, OP_CAST, &x, 1, &kept, 1, DT_E8M0, NULL);
 }
 

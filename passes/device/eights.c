@@ -4,17 +4,21 @@
             %p = matmul %x8, %w8 : f32
    After:   %d.2 = transpose %d {perm=[1,0]}           beside %d
             %p = matmul %c, %d.2 {trans_b=1} : f32
-   and      %x8 = mul(cast %c, cast %s) : bf16           (%s: e8m0, of blocks)
+   and      %s = cast(.. %x) : e8m0    %c = cast(%x * 1 / %s)      (of blocks)
+            %x8 = mul(cast %c, cast %s) : bf16
             %p = matmul %x8, %w8 {trans_b=1} : bf16
-   After:   %s.t = transpose %s as tiles                  (blocks.h)
-            %p = matmul %c, %d, %s.t, %t.t {trans_b=1} : bf16
-   The library of these GPUs wants the elements of each sum side by side, so
-   that codes get a second, transposed copy where a product reads them across.
-   It is made where the codes are, so that one kernel stores both
-   (node_turned_by_maker), and forward keeps for backward what backward reads.
-   The sums equal sums of bf16, since bf16 holds every code. A module
-   with code for an older GPU keeps bf16: one plan serves all its GPUs. So does
-   one with scales of blocks for a GPU before sm_100.
+   After:   %c = block_codes %x    %s = block_scales %x           (blocks.h)
+            %p = matmul %c, %d, %s, %t {trans_b=1} : bf16
+   and      %b = reduce_sum %x     over its rows         (a bias's gradient)
+   After:   %b = reduce_sum block_sums %x     unless %x follows from its rows'
+   own sums, whose kernel adds up columns, too The library of these GPUs wants
+   the elements of each sum side by side, so that codes get a second, transposed
+   copy where a product reads them across. It is made where the codes are, so
+   that one kernel stores both (node_by_tile), and forward keeps for backward
+   what backward reads. So are codes of blocks along rows and along columns. The
+   sums equal sums of bf16, since bf16 holds every code. A module with code for
+   an older GPU keeps bf16: one plan serves all its GPUs. So does one with
+   scales of blocks for a GPU before sm_100.
 
    requires     stage PRIMITIVE
    establishes  nothing
@@ -23,14 +27,18 @@
 #include "passes/device/product.h"
 #include "passes/passes.h"
 #include "passes/rewrite.h"
-#include "runtime/program/blocks.h"
 
 typedef struct Eights {
     Graph *g;
     int values;      /* of the graph before */
-    ValueId *turned; /* per value: the codes with their columns first */
-    int *rows;       /* .. and how many axes their rows are */
-    bool blocks;     /* all GPUs multiply codes with scales of blocks */
+    ValueId *turned; /* per value: the codes with their columns first, or codes
+                        of blocks in its place */
+    ValueId *scales; /* .. and their scales in its place */
+    int *rows;       /* .. and how many axes the rows of turned codes are */
+    int64_t
+        *down;    /* per value: its columns, if blocks lie along them; else 0 */
+    bool *folded; /* per value: it follows element by element from folds */
+    bool blocks;  /* all GPUs multiply codes with scales of blocks */
 } Eights;
 
 /* The codes for which v stands, in their own shape; NO_VALUE: v does not cast
@@ -81,24 +89,26 @@ static ValueId turned_codes(Eights *e, Builder *b, ValueId code, ValueId v) {
     return b_reshape(b, r, 2, turned);
 }
 
-/* Transposed codes come right behind the codes. */
-static void move_turned(Eights *e, Arena *a) {
+/* Puts turned codes, and codes and scales of blocks, right behind the codes. */
+static void move_beside(Eights *e, Arena *a) {
     Graph *g = e->g;
+    ValueId *const beside[] = {e->turned, e->scales};
     int n;
     NodeId *old = order_take(g, a, &n);
     bool *moves = NEW_ARRAY(a, bool, g->nodes.len);
-    for (int v = 0; v < e->values; v++)
-        if (e->turned[v].i && value_maker(g, (ValueId){(uint32_t)v}))
-            moves[value_get(g, e->turned[v])->def.i] = true;
+    for (int v = 0; v < 2 * e->values; v++)
+        if (beside[v % 2][v / 2].i &&
+            value_maker(g, (ValueId){(uint32_t)v / 2}))
+            moves[value_get(g, beside[v % 2][v / 2])->def.i] = true;
     for (int i = 0; i < n; i++) {
         if (moves[old[i].i]) continue;
         vec_push(g->arena, &g->order, old[i]);
         const Node *x = node_get(g, old[i]);
-        for (int k = 0; k < x->nout; k++) {
-            ValueId v = x->out[k];
-            if ((int)v.i < e->values && e->turned[v.i].i)
+        for (int k = 0; k < 2 * x->nout; k++) {
+            ValueId v = x->out[k / 2];
+            if ((int)v.i < e->values && beside[k % 2][v.i].i)
                 vec_push(g->arena, &g->order,
-                         value_get(g, e->turned[v.i])->def);
+                         value_get(g, beside[k % 2][v.i])->def);
         }
     }
 }
@@ -106,9 +116,28 @@ static void move_turned(Eights *e, Arena *a) {
 /* ---- scales of blocks ---------------------------------------------------- */
 
 typedef struct BlockCodes {
-    ValueId code, scale; /* as pass eight made them */
-    bool down;           /* blocks lie along columns */
+    ValueId code, of; /* as pass eight made them; of numbers */
+    int64_t columns;
+    bool down; /* blocks lie along columns */
 } BlockCodes;
+
+/* The numbers that become `code` by scales of blocks. */
+static ValueId blocked_numbers(const Graph *g, ValueId code, ValueId scale) {
+    const Node *n = value_maker(g, code), *by;
+    ValueId v = NO_VALUE;
+    n = n && !n->fn && n->op == OP_CAST ? value_maker(g, n->in[0]) : NULL;
+    if (!n || n->fn || n->op != OP_MUL) return NO_VALUE;
+    by = value_maker(g, n->in[1]);
+    if (by && !by->fn && by->op == OP_RECIPROCAL &&
+        same_value(codes_of(g, by->in[0]), scale))
+        v = n->in[0];
+    while (v.i && (n = value_maker(g, v)) && !n->fn &&
+           (node_kind(n) == KIND_VIEW ||
+            (n->op == OP_CAST && !attr_int(n, AK_user) &&
+             dtype_widens(value_dtype(g, n->in[0]), DT_F32))))
+        v = n->in[0];
+    return v;
+}
 
 static bool find_blocks(const Graph *g, ValueId v, BlockCodes *to) {
     const Node *n;
@@ -121,41 +150,24 @@ static bool find_blocks(const Graph *g, ValueId v, BlockCodes *to) {
         if (!in[k].i) return false;
     }
     if (value_dtype(g, in[1]) != DT_E8M0) return false;
-    *to = (BlockCodes){in[0], in[1], value_type(g, in[1])->dim[1] == 1};
-    return true;
+    const Type *t = value_type(g, in[0]);
+    bool down = value_type(g, in[1])->dim[1] == 1;
+    *to = (BlockCodes){in[0], blocked_numbers(g, in[0], in[1]),
+                       down ? t->dim[2] : t->dim[1] * t->dim[2], down};
+    return to->of.i != 0;
 }
 
-/* Scales f32[rows,columns] and zeros behind them. */
-static ValueId pad_scales(Builder *b, ValueId s, const int64_t *to) {
-    const Type *t = value_type(b->g, s);
-    int64_t pads[] = {0, 0, to[0] - t->dim[0], to[1] - t->dim[1]};
-    Attr a = attr_v(AK_pads, pads, 4);
-    return build(b, OP_PAD, &s, 1, &a, 1, DT_F32, NULL);
-}
-
-static int64_t rounded_up(int64_t n, int64_t each) {
-    return block_tiles(n, each) * each;
-}
-
-/* The scales as the library reads them. */
-static ValueId scale_tiles(Builder *b, const BlockCodes *c) {
-    static const int64_t turn[2][5] = {{0, 3, 2, 1, 4}, {2, 0, 4, 3, 1}};
-    const Type t = *value_type(b->g, c->scale);
-    int64_t lines = t.dim[c->down ? 2 : 0], blocks = t.dim[!c->down];
-    int64_t all = rounded_up(lines, BLOCK_ROWS),
-            wide = rounded_up(blocks, BLOCK_COLUMNS);
-    int64_t own[] = {lines, blocks}, down[] = {blocks, lines};
-    int64_t to[] = {all, wide}, to_down[] = {wide, all};
-    int64_t parts[] = {all / BLOCK_ROWS, BLOCK_ROWS / 32, 32,
-                       wide / BLOCK_COLUMNS, BLOCK_COLUMNS};
-    int64_t parts_down[] = {parts[3], parts[4], parts[0], parts[1], parts[2]};
-    ValueId s = b_reshape(b, c->scale, 2, c->down ? down : own);
-    if (all != lines || wide != blocks)
-        s = b_cast(b,
-                   pad_scales(b, b_cast(b, s, DT_F32), c->down ? to_down : to),
-                   DT_E8M0);
-    s = b_reshape(b, s, 5, c->down ? parts_down : parts);
-    return b_transpose(b, s, turn[c->down]);
+/* Codes and scales as the library reads them. */
+static void make_block_codes(Eights *e, Builder *b, const BlockCodes *c) {
+    uint32_t v = c->code.i, flags = b->flags;
+    Attr a[] = {attr_i(AK_columns, c->columns), attr_i(AK_down, c->down)};
+    if (e->turned[v].i) return;
+    b->flags = value_maker(b->g, c->code)->flags;
+    e->turned[v] = build(b, OP_BLOCK_CODES, &c->of, 1, a, 2, DT_F8E4M3, NULL);
+    e->scales[v] = build(b, OP_BLOCK_SCALES, &c->of, 1, a, 2, DT_E8M0, NULL);
+    value_get(b->g, e->turned[v])->why = value_get(b->g, c->code)->why;
+    value_get(b->g, e->scales[v])->why = "scales of blocks of 32";
+    b->flags = flags;
 }
 
 static bool blocks_rule(Rewriter *rw, const Node *n, const BlockCodes *x,
@@ -163,19 +175,79 @@ static bool blocks_rule(Rewriter *rw, const Node *n, const BlockCodes *x,
     Graph *g = rw->g;
     Eights *e = rw->user;
     Builder *b = &rw->b;
-    bool ta = attr_int(n, AK_trans_a), tb = attr_int(n, AK_trans_b);
-    const Type tx = *value_type(g, n->in[0]), tw = *value_type(g, n->in[1]);
     Attr right = attr_i(AK_trans_b, 1);
-    if (!e->blocks || x->down != ta || w->down == tb) return false;
-    ValueId in[] = {
-        ta ? turned_codes(e, b, x->code, n->in[0]) : in_shape(b, x->code, &tx),
-        tb ? in_shape(b, w->code, &tw) : turned_codes(e, b, w->code, n->in[1]),
-        scale_tiles(b, x), scale_tiles(b, w)};
+    bool ta = attr_int(n, AK_trans_a) != 0;
+    Type t = *value_type(g, n->in[0]);
+    if (!e->blocks || x->down != ta ||
+        w->down == (attr_int(n, AK_trans_b) != 0))
+        return false;
+    make_block_codes(e, b, x);
+    make_block_codes(e, b, w);
+    if (ta) t = *value_type(g, e->turned[x->code.i]);
+    ValueId in[] = {in_shape(b, e->turned[x->code.i], &t), e->turned[w->code.i],
+                    e->scales[x->code.i], e->scales[w->code.i]};
     ValueId y =
         build(b, OP_MATMUL, in, 4, &right, 1, value_dtype(g, n->out[0]), NULL);
     if (!product_is_library(g, value_maker(g, y))) return false;
     with[0] = y;
     rewrite_take_name(g, n->out[0], y);
+    return true;
+}
+
+/* ---- sums beside blocks -------------------------------------------------- */
+
+/* Notes which values get blocks along columns, and which follow from folds. */
+static void find_block_sums(Eights *e) {
+    const Graph *g = e->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        BlockCodes x;
+        bool folded = !n->fn && node_kind(n) == KIND_REDUCE;
+        for (int k = 0; k < n->nin && !n->fn; k++) {
+            folded |= node_kind(n) == KIND_ELEM && e->folded[n->in[k].i];
+            if (n->op == OP_MATMUL && n->nin == 2 &&
+                find_blocks(g, n->in[k], &x) && x.down)
+                e->down[x.of.i] = x.columns;
+        }
+        for (int k = 0; k < n->nout; k++) e->folded[n->out[k].i] = folded;
+    }
+}
+
+/* The columns of v, if n sums up rows of it; else 0. */
+static int64_t sums_rows(const Eights *e, const Node *n, ValueId *v) {
+    const Graph *g = e->g;
+    const Node *view;
+    const int64_t *axes;
+    if (n->fn || n->op != OP_REDUCE_SUM || value_dtype(g, n->out[0]) != DT_F32)
+        return 0;
+    const Type *t = value_type(g, n->in[0]);
+    int rows = attr_ints(n, AK_axes, &axes);
+    int64_t columns = 1;
+    for (int i = 0; i < rows; i++)
+        if (axes[i] != i) return 0;
+    for (int d = rows; d < t->rank; d++) columns *= t->dim[d];
+    *v = n->in[0];
+    while ((int)v->i < e->values && !e->down[v->i] &&
+           (view = value_maker(g, *v)) && !view->fn &&
+           node_kind(view) == KIND_VIEW)
+        *v = view->in[0];
+    bool known = (int)v->i < e->values && !e->folded[v->i] && rows > 0;
+    return known && e->down[v->i] == columns ? columns : 0;
+}
+
+static bool block_sums_rule(Rewriter *rw, const Node *n, ValueId *with) {
+    static const int64_t first = 0;
+    Eights *e = rw->user;
+    Builder *b = &rw->b;
+    const Type t = *value_type(rw->g, n->out[0]);
+    ValueId v = NO_VALUE;
+    int64_t columns = sums_rows(e, n, &v);
+    Attr a = attr_i(AK_columns, columns);
+    if (!e->blocks || !columns) return false;
+    ValueId s = build(b, OP_BLOCK_SUMS, &v, 1, &a, 1, DT_F32, NULL);
+    s = b_reduce(b, OP_REDUCE_SUM, s, &first, 1, true, DT_F32);
+    with[0] = b_reshape(b, s, t.rank, t.dim);
+    rewrite_take_name(rw->g, n->out[0], with[0]);
     return true;
 }
 
@@ -186,6 +258,7 @@ static bool eights_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Eights *e = rw->user;
     Builder *b = &rw->b;
     const Node n = *node_get(g, id); /* building may move the pool */
+    if (block_sums_rule(rw, &n, with)) return true;
     if (n.fn || n.op != OP_MATMUL) return false;
     bool ta = attr_int(&n, AK_trans_a), tb = attr_int(&n, AK_trans_b);
     if (value_type(g, n.in[1])->rank != 2 ||
@@ -215,9 +288,13 @@ Status pass_eights(Module *m, PassCtx *cx) {
                     .blocks = !gpu_without(cx->opt, TENSOR_MX)};
         if (g->target != TARGET_CUDA) continue;
         e.turned = NEW_ARRAY(cx->scratch, ValueId, e.values);
+        e.scales = NEW_ARRAY(cx->scratch, ValueId, e.values);
         e.rows = NEW_ARRAY(cx->scratch, int, e.values);
+        e.down = NEW_ARRAY(cx->scratch, int64_t, e.values);
+        e.folded = NEW_ARRAY(cx->scratch, bool, e.values);
+        find_block_sums(&e);
         rewrite_graph(g, cx->scratch, eights_rule, &e);
-        move_turned(&e, cx->scratch);
+        move_beside(&e, cx->scratch);
     }
     return OK;
 }

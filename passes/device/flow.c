@@ -94,7 +94,7 @@ bool flow_reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
 
 bool flow_in_place(const Flow *f, int group, ValueId r, ValueId v) {
     const Type *u = value_type(f->g, r), *t = value_type(f->g, v);
-    if (node_turned_by_maker(f->g, node_get(f->g, value_get(f->g, v)->def)))
+    if (node_by_tile(f->g, node_get(f->g, value_get(f->g, v)->def)))
         return false;
     return dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
            type_count(u) == type_count(t) && flow_reads_in_step(f, group, r, t);

@@ -3,6 +3,7 @@
    codegen.h lists
    per group kind, plus limits on size.  fuse.c checks for cycles. */
 #include "passes/device/fuse.h"
+#include "runtime/cuda/tile.h"
 
 #include <string.h>
 
@@ -39,17 +40,17 @@ static bool read_inside(const Fuse *f, ValueId v) {
     return false;
 }
 
-/* True for codes of the marked nodes that their kernel stores transposed, too.
- */
-static bool turned_inside(const Fuse *f, const Node *n) {
-    return f->target->turns_codes && node_turns_codes(f->g, n) &&
-           made_inside(f, n->in[0]);
+/* True for codes of the marked nodes that their kernel stores transposed, too,
+   and what it makes of blocks. */
+static bool by_tile(const Fuse *f, const Node *n) {
+    return f->target->turns_codes && node_tiles(f->g, n) &&
+           (node_makes_blocks(n) || made_inside(f, n->in[0]));
 }
 
-/* The type by which result k of n leaves: codes leave as their kernel computes
-   them. */
+/* The type by which result k of n leaves: what passes through a tile is what
+   the kernel computes. */
 static const Type *leaving_type(const Fuse *f, const Node *n, int k) {
-    return value_type(f->g, turned_inside(f, n) ? n->in[0] : n->out[k]);
+    return value_type(f->g, by_tile(f, n) ? n->in[0] : n->out[k]);
 }
 
 /* Distinct operands from outside, and results that leave. */
@@ -141,7 +142,7 @@ static bool few_places(Fuse *f, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++) {
         const Node *n = node_get(f->g, nodes->data[i]);
         costly |= op_info[n->op].cost >= COST_LONG;
-        moves += node_kind(n) == KIND_MOVE && !turned_inside(f, n);
+        moves += node_kind(n) == KIND_MOVE && !by_tile(f, n);
     }
     if (!costly || moves <= MOST_PLACES) return true;
     for (int i = nodes->len - 1; i >= 0; i--) {
@@ -154,14 +155,14 @@ static bool few_places(Fuse *f, const NodeList *nodes) {
     return true;
 }
 
-/* True if codes that n turns, of rows of several axes, are one matrix to their
+/* True if n's operand, whose columns are several axes, is one matrix to its
    kernel: it reads numbers, and tensors as large as they are. */
 static bool reads_alike(const Fuse *f, const NodeList *nodes, const Node *n) {
     int64_t count = value_count(f->g, n->in[0]);
     for (int i = 0; i < nodes->len; i++) {
         const Node *x = node_get(f->g, nodes->data[i]);
         if (node_kind(x) == KIND_GEN ||
-            (node_kind(x) == KIND_MOVE && !turned_inside(f, x)))
+            (node_kind(x) == KIND_MOVE && !by_tile(f, x)))
             return false;
         for (int k = 0; k < x->nin; k++) {
             int64_t u = is_value(x->in[k]) ? value_count(f->g, x->in[k]) : 1;
@@ -175,12 +176,35 @@ static bool turns_elements(const Fuse *f, const NodeList *nodes,
                            const Node *n) {
     int rank = value_type(f->g, n->in[0])->rank;
     return !read_inside(f, n->out[0]) &&
-           (node_turns_codes(f->g, n) == rank - 1 || reads_alike(f, nodes, n));
+           (node_tiles(f->g, n) == rank - 1 || reads_alike(f, nodes, n));
+}
+
+/* True if an earlier node makes blocks of the same numbers as node i. */
+static bool shares_tile(const Graph *g, const NodeList *nodes, int i) {
+    const Node *n = node_get(g, nodes->data[i]);
+    bool shares = false;
+    for (int j = 0; j < i && node_makes_blocks(n); j++) {
+        const Node *x = node_get(g, nodes->data[j]);
+        shares |= node_makes_blocks(x) && same_value(x->in[0], n->in[0]);
+    }
+    return shares;
+}
+
+/* Bytes of the tile of node i, of lines of so many numbers; 0: it has none of
+   its own. */
+static int64_t block_bytes(const Graph *g, const NodeList *nodes, int i,
+                           int lines, int64_t line) {
+    const Node *n = node_get(g, nodes->data[i]);
+    int bytes = dtype_info[value_dtype(g, n->in[0])].bytes;
+    if (!node_makes_blocks(n) || shares_tile(g, nodes, i)) return 0;
+    return lines * (line * bytes + BLOCKS_APART);
 }
 
 static bool fits_point(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     const Type *domain = NULL;
+    int rows = 0;
+    int64_t bytes = 0; /* of tiles */
     for (int i = 0; i < nodes->len; i++) {
         if (f->closed[nodes->data[i].i])
             continue; /* as in a cluster that
@@ -188,7 +212,14 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
         const Node *n = node_get(g, nodes->data[i]);
         OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
-        if (turned_inside(f, n) && !turns_elements(f, nodes, n)) return false;
+        if (by_tile(f, n)) {
+            int own = node_tiles(g, n);
+            if ((rows && own != rows) || !turns_elements(f, nodes, n))
+                return false;
+            rows = own; /* the kernel has one matrix */
+            bytes += block_bytes(g, nodes, i, BLOCKS_LINES, BLOCKS_LINE);
+            if (bytes > f->target->column_sums) return false;
+        }
         for (int j = 0; j < n->nout; j++) {
             if (!leaves(f, n->out[j])) continue;
             const Type *t = leaving_type(f, n, j);
@@ -209,15 +240,19 @@ static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
     return *bytes <= f->target->column_sums;
 }
 
-/* True if n turns rows of the marked nodes, whose first reduction is `first`,
-   some lines at a time. */
-static bool fits_turned(Fuse *f, const Node *first, const Node *n,
-                        int64_t *bytes) {
+/* True if node i has a tile of rows of the marked nodes, whose first reduction
+   is `first`, some lines at a time. */
+static bool fits_tile(Fuse *f, const Node *first, const NodeList *nodes, int i,
+                      int64_t *bytes) {
     enum { LINES = 16 };
-    if (read_inside(f, n->out[0]) || !node_turns_rows(f->g, first, n))
+    const Node *n = node_get(f->g, nodes->data[i]);
+    int64_t line =
+        value_count(f->g, first->in[0]) / value_count(f->g, first->out[0]);
+    if (read_inside(f, n->out[0]) || !node_tiles_rows(f->g, first, n))
         return false;
-    *bytes += LINES * (value_count(f->g, first->in[0]) /
-                       value_count(f->g, first->out[0]));
+    *bytes += node_makes_blocks(n)
+                  ? block_bytes(f->g, nodes, i, BLOCKS_ROWS, line)
+                  : LINES * line;
     return *bytes <= f->target->column_sums;
 }
 
@@ -249,8 +284,9 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
             continue;
         }
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
-        if (turned_inside(f, n)) {
-            if (!fits_turned(f, node_get(g, first), n, &sums)) return false;
+        if (by_tile(f, n)) {
+            if (!fits_tile(f, node_get(g, first), nodes, i, &sums))
+                return false;
             continue;
         }
         if (k == KIND_GEN && !leaves(f, n->out[0])) continue;

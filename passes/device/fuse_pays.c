@@ -226,7 +226,7 @@ bool fuse_chain_pays(Fuse *f, int p, int c) {
         bool moves_once = n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
                           n->op == OP_TRILU || n->op == OP_CONCAT || pads;
         int most = pads ? f->target->max_padded : f->target->max_moved;
-        if (f->target->turns_codes && node_turns_codes(g, n)) continue;
+        if (f->target->turns_codes && node_tiles(g, n)) continue;
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
             if (maker(f, v) != p || generator) continue;

@@ -57,8 +57,8 @@ typedef struct TargetInfo {
     /* bytes of an fp32 result for the host, from which on its rows begin
        anywhere: memory for a copy counts more than time */
     int64_t large_output;
-    /* a kernel may store codes of 8 bits transposed, too
-       (node_turned_by_maker) */
+    /* a kernel may store codes of 8 bits transposed, too, and make blocks
+       (node_by_tile) */
     bool turns_codes;
     /* largest size in bytes of column sums, and of lines of codes that it
        turns, that a kernel of rows may have; 0: none */

@@ -7,6 +7,7 @@
 #ifndef AMPC_GEMM_CUH
 #define AMPC_GEMM_CUH
 
+#include "blocks.cuh"
 #include "tile.cuh"
 
 /* One past the last element that a tile may address. */
@@ -139,8 +140,7 @@ template <class T, bool EIGHT = sizeof(T) == 1> struct AnyMatrix {
     }
 };
 
-/* .. of codes of 8 bits: scales lie in tiles of 128 rows by 4 blocks of 32
-   (blocks.h). */
+/* .. of codes of 8 bits, whose blocks may have scales. */
 template <class T> struct AnyMatrix<T, true> {
     typedef float Element;
     typedef long long I;
@@ -151,9 +151,7 @@ template <class T> struct AnyMatrix<T, true> {
     __device__ I row(I i) const { return i; }
     __device__ I col(I k) const { return k; }
     __device__ float scale(I r, I c) const {
-        I tile = r / 128 * ((k + 127) / 128) + c / 128;
-        return widen(of.scales[tile * 512 + r % 32 * 16 + r % 128 / 32 * 4 +
-                               c % 128 / 32]);
+        return widen(of.scales[blocks_place(r, c / 32, (k + 127) / 128)]);
     }
     __device__ float load(I r, I c, bool ok) const {
         if (!ok) return 0;

@@ -87,6 +87,65 @@ static __device__ __forceinline__ unsigned ampc_bytes(unsigned a, unsigned b,
     return y;
 }
 
+/* The larger magnitudes of two pairs of 16-bit values, NaN if one is; the signs
+   mean nothing. Each lane calls it by itself. */
+static __device__ __forceinline__ unsigned ampc_larger_bf16x2(unsigned a,
+                                                              unsigned b) {
+    unsigned y;
+#if __CUDA_ARCH__ >= 860
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+#else
+    a &= 0x7fff7fffu, b &= 0x7fff7fffu;
+    y = a >> 16 > b >> 16 ? a & 0xffff0000u : b & 0xffff0000u;
+    y |= (a & 0xffffu) > (b & 0xffffu) ? a & 0xffffu : b & 0xffffu;
+#endif
+    return y;
+}
+static __device__ __forceinline__ unsigned ampc_larger_f16x2(unsigned a,
+                                                             unsigned b) {
+#if __CUDA_ARCH__ >= 860
+    unsigned y;
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    return ampc_larger_bf16x2(a, b);
+#endif
+}
+
+/* Products of two pairs of bf16, if they are bf16. Each lane calls it by
+   itself. */
+static __device__ __forceinline__ unsigned ampc_times_bf16x2(unsigned a,
+                                                             unsigned b) {
+#if __CUDA_ARCH__ >= 900
+    unsigned y;
+    asm("mul.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    const float low = __uint_as_float(a << 16) * __uint_as_float(b << 16);
+    const float high =
+        __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u);
+    return __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);
+#endif
+}
+
+#if __CUDA_ARCH__ >= 890
+/* Numbers up to the largest code, rounded to e4m3, the first in the lowest
+   byte. Each lane calls it by itself. */
+static __device__ __forceinline__ unsigned ampc_e4m3x4(float a, float b,
+                                                       float c, float d) {
+    unsigned y;
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n"
+        "}"
+        : "=r"(y)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return y;
+}
+#endif
+
 /* Four 8 x 8 matrices of 16-bit values from shared memory.  Lane l passes the
    16-byte aligned address of row l % 8 of matrix l / 8; r[i] becomes elements
    2t, 2t + 1 of row g of matrix i.                                          */

@@ -64,4 +64,12 @@
 #define TURN_NEAR     16
 #define TURN_SHIFT(n) (128 / ((n) / TURN_NEAR))
 
+/* Codes of blocks: a block of threads has BLOCKS_LINES lines of BLOCKS_LINE
+   numbers, or where it folds rows BLOCKS_ROWS whole ones; BLOCKS_APART: bytes
+   between two lines. */
+#define BLOCKS_LINES 64
+#define BLOCKS_LINE  128
+#define BLOCKS_ROWS  32
+#define BLOCKS_APART 16
+
 #endif

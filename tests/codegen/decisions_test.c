@@ -59,6 +59,9 @@ static const Row rows[] = {
     {"gpt_f8_delayed", "gpt",
      "--dim B=2 --dim L=3 --dim VOCAB=4096 --precision f8 --f8-scales "
      "delayed --target cuda:sm_90"},
+    {"gpt_f8_block", "gpt",
+     "--dim B=2 --dim L=3 --dim VOCAB=4096 --precision f8 --f8-scales "
+     "block --target cuda:sm_100"},
     {"gpt_budget", "gpt",
      "--dim B=2 --dim L=3 --dim VOCAB=4096 --remat 60000000"},
     {"gpt_rows", "gpt", "--dim B=2 --dim L=2 --dim VOCAB=4096 --logit-rows 4"},

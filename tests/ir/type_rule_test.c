@@ -6,12 +6,7 @@
 #include "ir/ir.h"
 #include "ir/text/text.h"
 #include "tests/harness.h"
-
-typedef struct Row {
-    const char *inputs; /* of the graph */
-    const char *line;   /* one node */
-    const char *want;   /* types of the results, or "! part of the message" */
-} Row;
+#include "tests/ir/type_rule/type_rule.h"
 
 static const Row rows[] = {
     /* ---- element-wise */
@@ -595,6 +590,7 @@ TEST_CASE(type_rules, every_op_gives_and_refuses) {
                                          {"%x: bool[2]", "! wants numbers"}},
                 3);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
+    for (int i = 0; i < nblock_rows; i++) check_row(&block_rows[i]);
     for (int op = 0; op < NUM_OPS; op++)
         CHECK_MSG(covered[op], "no row for %s", op_info[op].text);
 }

@@ -146,6 +146,27 @@ SIM_INLINE uint32_t ampc_bytes(uint32_t a, uint32_t b, uint32_t which) {
     return y;
 }
 
+SIM_INLINE uint32_t ampc_larger_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t y = 0;
+    for (int i = 0; i < 32; i += 16) {
+        uint32_t x = a >> i & 0x7fff, z = b >> i & 0x7fff;
+        y |= (x > z ? x : z) << i;
+    }
+    return y;
+}
+SIM_INLINE uint32_t ampc_larger_f16x2(uint32_t a, uint32_t b) {
+    return ampc_larger_bf16x2(a, b);
+}
+
+SIM_INLINE uint32_t ampc_times_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t y = 0;
+    for (int i = 0; i < 32; i += 16) {
+        float x = sim_bf16(a >> i & 0xffff) * sim_bf16(b >> i & 0xffff);
+        y |= sim_bits<uint32_t>(x) >> 16 << i;
+    }
+    return y;
+}
+
 struct SimMatrix {
     uint32_t *r;
     const void *row;

@@ -287,6 +287,38 @@ const char *const cuda_graphs[] = {
            "%r = reduce_max %a {axes=[1]} : f32[32,1] "
            "%c = cast %a : f8e4m3[32,4096]",
            ", %c"),
+    /* blocks: tiles that end early, whole ones, rows of several axes, f32; one
+       of the four alone; whole rows, of a norm, with sums of columns */
+    BLOCKS("point", "%x: bf16[96,160]", "160", "", "[96,160]", "[1024]",
+           "[160,96]", "[1024]", ""),
+    BLOCKS("point", "%a: f16[2,64,4,32], %b: f16[64,1,1]", "128",
+           "%x = mul %a, %b : f16[2,64,4,32] "
+           "%u = block_sums %x {columns=128} : f32[4,128]",
+           "[128,128]", "[512]", "[128,128]", "[512]", ", %x, %u"),
+    BLOCKS("point", "%x: f32[288,32]", "32", "", "[288,32]", "[1536]",
+           "[32,288]", "[1536]", ""),
+    POINT_ON_CUDA("%x: bf16[64,96]",
+                  "%y = block_codes %x {columns=96, down=1} : f8e4m3[96,64]",
+                  "%y"),
+    POINT_ON_CUDA("%x: bf16[64,96]",
+                  "%y = block_sums %x {columns=96} : f32[2,96]", "%y"),
+    POINT_ON_CUDA("%x: bf16[64,96], %z: bf16[64,96]",
+                  "%y = block_codes %x {columns=96} : f8e4m3[64,96] "
+                  "%w = block_codes %x {columns=96} : f8e4m3[64,96] "
+                  "%n = neg %z : bf16[64,96] "
+                  "%v = block_codes %n {columns=96} : f8e4m3[64,96]",
+                  "%y, %w, %v"),
+    POINT_ON_CUDA("%x: bf16[160,32]",
+                  "%y = block_scales %x {columns=32} : e8m0[1024]", "%y"),
+    BLOCKS("row", "%a: bf16[2,128,256]", "256",
+           "%n = reduce_max %a {axes=[2]} : f32[2,128,1] "
+           "%x = mul %a, %n : bf16[2,128,256]",
+           "[256,256]", "[2048]", "[256,256]", "[2048]", ", %n"),
+    BLOCKS("row", "%a: f32[384,128]", "128",
+           "%n = reduce_sum %a {axes=[1]} : f32[384,1] "
+           "%x = sub %a, %n : f16[384,128] "
+           "%u = reduce_sum %x {axes=[0]} : f32[1,128]",
+           "[384,128]", "[1536]", "[128,384]", "[1536]", ", %x, %u"),
 };
 
 const int cuda_ngraphs = sizeof cuda_graphs / sizeof *cuda_graphs;

@@ -14,10 +14,23 @@
     "graph g(" in ") { group row { " nodes " } return " out " }"
 #define ANCHOR(in, nodes, out)                                                 \
     "graph g(" in ") { group anchor { " nodes " } return " out " }"
+#define POINT_ON_CUDA(in, nodes, out)                                          \
+    "graph g(" in ") on cuda { group point { " nodes " } return " out " }"
 /* Codes %c in both layouts, %y is the transposed one. */
 #define TURNED(kind, in, perm, turned, nodes, out)                             \
     "graph g(" in ") on cuda { group " kind " { " nodes                        \
     " %y = transpose %c {perm=" perm "} : " turned " } return %y" out " }"
+
+/* Codes and scales of blocks of %x, with that many columns; `lines` and
+   `turned` are the types of the codes, `scales` and `down` those of the scales.
+ */
+#define BLOCKS(kind, in, columns, nodes, lines, scales, turned, down, out)     \
+    "graph g(" in ") on cuda { group " kind " { " nodes                        \
+    " %r = block_codes %x {columns=" columns "} : f8e4m3" lines                \
+    " %s = block_scales %x {columns=" columns "} : e8m0" scales                \
+    " %c = block_codes %x {columns=" columns ", down=1} : f8e4m3" turned       \
+    " %t = block_scales %x {columns=" columns ", down=1} : e8m0" down          \
+    " } return %r, %s, %c, %t" out " }"
 
 extern const char *const cuda_graphs[];
 

@@ -94,6 +94,17 @@ TEST_CASE(print_cuda, shapes) {
                        "%c = cast %a : f8e4m3[96,4096]",
                        ", %r"),
                 512, 6, 0, "turn_tile<16, 4096, 96, 512>(");
+    /* blocks: 64 rows of 128 columns, to multiples of 128; 32 whole rows */
+    check_shape(BLOCKS("point", "%x: bf16[160,160]", "160", "", "[160,160]",
+                       "[2048]", "[160,160]", "[2048]", ""),
+                256, 8, 0,
+                "blocks_tile<BlocksOf<bf16, 64, 128, 160, 160, 15>, 256>(");
+    check_shape(BLOCKS("row", "%a: bf16[256,768]", "768",
+                       "%n = reduce_max %a {axes=[1]} : f32[256,1] "
+                       "%x = mul %a, %n : bf16[256,768]",
+                       "[256,768]", "[6144]", "[768,256]", "[6144]", ""),
+                256, 8, 0,
+                "blocks_tile<BlocksOf<bf16, 32, 768, 256, 768, 15>, 256>(");
     check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1, 0,
                 "(void)b0;");
     /* teams of lanes, of a block, of several warps */
