@@ -40,6 +40,7 @@ static double inst_weight(const KInst *in) {
                                 [COST_SLOW] = 100};
     switch (in->op) {
     case K_OP:
+        if (in->low) return op_low[in->code].insts;
         if (in->type == KT_F32 && op_numeric[in->code].insts > 0)
             return op_numeric[in->code].insts;
         return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));

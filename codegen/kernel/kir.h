@@ -91,6 +91,7 @@ typedef struct KInst {
     int buf;
     KTile tile;  /* K_STORE */
     bool shares; /* K_STORE of blocks: an earlier one has that tile, too */
+    bool low;    /* K_OP: by the function of op_low */
     KIndex at;
     int64_t i;
     double f;

@@ -90,6 +90,7 @@ static void put_expr_word(StrBuf *sb, const Names *s, const char *w, size_t n) {
             put_int(sb, int_of_float(p));
     } else {
         sb_putn(sb, w, n);
+        if (s->in && s->in->low) sb_puts(sb, "_LOW");
         sb_puts(sb, ktype_suffix[s->type]);
     }
 }

@@ -122,6 +122,12 @@ const OpLeaves op_leaves_out[NUM_OPS] = {
 #define LEAVES_OUT(E, what) [OP_##E] = LEAVES_##what,
 #include "ir/op/ops.def"
 };
+#define NEAR_ONE true
+#define NEAR_NOT false
+const OpLow op_low[NUM_OPS] = {
+#define LOW(E, insts, near) [OP_##E] = {insts, NEAR_##near},
+#include "ir/op/ops.def"
+};
 const bool op_steep[NUM_OPS] = {
 #define STEEP(E) [OP_##E] = true,
 #include "ir/op/ops.def"

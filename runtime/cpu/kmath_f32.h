@@ -125,6 +125,15 @@ KM_INLINE float EXP_F32(float x) {
 #endif
 }
 
+/* For results of 16 bits: a relative error of (6 + 1.25 |x|) 2^-24. */
+KM_INLINE float EXP_LOW_F32(float x) {
+#ifdef KM_GPU
+    return km_ex2(x * 0x1.715476p+0f);
+#else
+    return EXP_F32(x);
+#endif
+}
+
 /* ln x: x = 2^k m, sqrt(1/2) <= m < sqrt(2), a polynomial in m - 1. */
 KM_INLINE float LOG_F32(float x) {
     float y = x < 0x1p-126f ? x * 0x1p+23f : x; /* subnormal */
@@ -216,6 +225,23 @@ KM_INLINE float ERF_F32(float x) {
 KM_INLINE float GELU_F32(float x) {
     float q = km_upper_tail(ABS_F32(x), 0.0f);
     return x * (x < 0 ? q : 1.0f - q);
+}
+
+/* The same for results of 16 bits: a relative error of 2^-13. */
+KM_INLINE float GELU_LOW_F32(float x) {
+#ifdef KM_GPU
+    float y = ABS_F32(x), u = km_divide(1.0f, km_fma(0.35f, y, 1.0f)), q;
+    q = -0x1.93f34cp-4f;
+    q = km_fma(q, u, 0x1.1ff8d8p-2f);
+    q = km_fma(q, u, 0x1.168648p-7f);
+    q = km_fma(q, u, 0x1.64b69p-3f);
+    q = km_fma(q, u, 0x1.134d72p-3f);
+    q = km_fma(q, u, 0x1.41e08ep-12f);
+    q *= km_ex2(y * y * -0x1.715476p-1f);
+    return x * (x < 0 ? q : 1.0f - q);
+#else
+    return GELU_F32(x);
+#endif
 }
 
 /* Phi(x) + x phi(x), its derivative */

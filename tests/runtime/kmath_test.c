@@ -80,6 +80,34 @@ TEST_CASE(kmath, slope_of_gelu) {
     CHECK(GELU_SLOPE_F32(INFINITY) == 1 && GELU_SLOPE_F32(-INFINITY) == 0);
 }
 
+static float exp_low(float x) { return EXP_LOW_F32(x); }
+static float gelu_low(float x) { return GELU_LOW_F32(x); }
+
+/* exp errs by its operand's units of 2^-24, gelu by an eighth of fp16's last
+   place; 0, infinity and NaN where exp and gelu are. */
+TEST_CASE(kmath, functions_for_sixteen_bits) {
+    for (int i = -88 * 256; i <= 88 * 256; i++) {
+        float x = (float)i / 256 + 0x1p-12f * (float)(i % 7);
+        double want = exp((double)x), got = (double)exp_low(x);
+        CHECK_MSG(fabs(got / want - 1) <=
+                          (6 + 1.25 * fabs((double)x)) * 0x1p-24 ||
+                      want < 0x1p-126,
+                  "exp(%a) = %a, wants %a", (double)x, got, want);
+    }
+    for (int i = -13 * 256; i <= 40 * 256; i++) {
+        float x = (float)i / 256;
+        double want = GELU((double)x), got = (double)gelu_low(x);
+        CHECK_MSG(fabs(got - want) <= 0x1p-13 * fabs(want) ||
+                      fabs(want) < 0x1p-100,
+                  "gelu(%a) = %a, wants %a", (double)x, got, want);
+    }
+    CHECK(exp_low(-INFINITY) == 0 && exp_low(-1e38f) == 0);
+    CHECK(exp_low(INFINITY) == INFINITY && exp_low(1e38f) == INFINITY);
+    CHECK(exp_low(NAN) != exp_low(NAN));
+    CHECK(gelu_low(0) == 0 && gelu_low(-1e18f) == 0 && gelu_low(9e9f) == 9e9f);
+    CHECK(gelu_low(INFINITY) == INFINITY && gelu_low(NAN) != gelu_low(NAN));
+}
+
 static const float special[] = {
     0.0f,        -0.0f,       1.0f,         -1.0f,  2.0f,     -2.0f,     0.5f,
     -0.5f,       3.0f,        -3.0f,        1e-40f, -1e-40f,  1e30f,     -1e30f,
