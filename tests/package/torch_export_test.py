@@ -314,6 +314,16 @@ class Gradients(unittest.TestCase):
             self.assertIn("F takes or gives complex numbers", defect(False, None))
 
 
+class Written(unittest.TestCase):
+    def test_projected_lstm(self):
+        """c has more units than h where the LSTM projects."""
+        y, h, c = (Thing(shape=[3, 2, n]) for n in (4, 4, 6))
+        lstm = torch.ops.aten.lstm.input
+        self.assertTrue(written._is_projected(node(lstm, value=(y, h, c))))
+        self.assertFalse(written._is_projected(node(lstm, value=(y, h, h))))
+        self.assertFalse(written._is_projected(node(OpOverload(False), value=y)))
+
+
 class Indices(unittest.TestCase):
     def test_an_ellipsis_is_whole_slices(self):
         """x[..., mask] of x with four axes and a mask of two."""

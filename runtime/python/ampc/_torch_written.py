@@ -103,10 +103,21 @@ def _without_guards(program: Any) -> None:
     program.graph_module.recompile()
 
 
+def _is_projected(node: Any) -> bool:
+    """Of an LSTM with proj_size, which ONNX lacks: c and h have different sizes."""
+    value = node.meta.get("val")
+    return node.target is torch.ops.aten.lstm.input and \
+        value[1].shape[-1] != value[2].shape[-1]
+
+
 def _prepare(program: Any) -> Any:
     _without_guards(program)
     stop_without_grad(program.graph_module)
-    return _with(program, functions.table())
+    table = functions.table()
+    if any(map(_is_projected, refusal.graph_nodes(program.graph_module))):
+        lstm = torch.ops.aten.lstm.input
+        table[lstm] = torch.export.default_decompositions()[lstm]
+    return _with(program, table)
 
 
 def _registry() -> Any:
