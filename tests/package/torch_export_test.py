@@ -118,6 +118,7 @@ import ampc  # noqa: E402
 import ampc.torch as exporter  # noqa: E402
 from ampc import _torch_bodies as bodies  # noqa: E402
 from ampc import _torch_body as body_of  # noqa: E402
+from ampc import _torch_captured as captured  # noqa: E402
 from ampc import _torch_differentiated as differentiated  # noqa: E402
 from ampc import _torch_func as func  # noqa: E402
 from ampc import _torch_functions as functions  # noqa: E402
@@ -322,6 +323,16 @@ class Written(unittest.TestCase):
         self.assertTrue(written._is_projected(node(lstm, value=(y, h, c))))
         self.assertFalse(written._is_projected(node(lstm, value=(y, h, h))))
         self.assertFalse(written._is_projected(node(OpOverload(False), value=y)))
+
+
+class Captures(unittest.TestCase):
+    def test_masks_are_not_looked_at(self):
+        layers = torch.nn.modules.transformer
+        before = layers._detect_is_causal_mask
+        with captured._masked():
+            self.assertFalse(layers._detect_is_causal_mask("mask", None, 5))
+            self.assertTrue(layers._detect_is_causal_mask("mask", is_causal=True))
+        self.assertIs(layers._detect_is_causal_mask, before)
 
 
 class Indices(unittest.TestCase):

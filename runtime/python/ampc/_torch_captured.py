@@ -79,6 +79,20 @@ def _unchecked() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _masked() -> Iterator[None]:
+    """Layers of a transformer do not look whether a mask is causal, which would depend
+    on data; it masks all the same."""
+    layers: Any = torch.nn.modules.transformer
+    before = layers._detect_is_causal_mask
+    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: \
+        bool(is_causal)
+    try:
+        yield
+    finally:
+        layers._detect_is_causal_mask = before
+
+
+@contextlib.contextmanager
 def _followed() -> Iterator[None]:
     """torch.export follows no_grad(), and forgets inference_mode()."""
     mode: Any = torch.inference_mode
@@ -134,7 +148,8 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool, given: Any,
             a, k = pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            with ops.Captured(), _reporting(), _unchecked(), _followed():
+            with ops.Captured(), _reporting(), _unchecked(), _masked(), \
+                    _followed():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
