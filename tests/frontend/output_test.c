@@ -181,6 +181,10 @@ TEST_CASE(output, a_failed_folder_is_taken_back) {
           "mkdir -p ir/04-programs.amp && echo mine > ir/mine && "
           "$AMPC m.amp -o x.so --dump-ir ir " COMPILE);
     CHECK_EQ_INT(test_entries(test_tmp("ir")), 2);
+    check(1, "src/runtime/program: error: exists and is not a folder",
+          "mkdir -p src/runtime && echo mine > src/runtime/program && "
+          "$AMPC m.amp -o x.so --emit-c src " COMPILE);
+    CHECK_EQ_INT(test_entries(test_tmp("src/runtime")), 1);
     check(0, "", "$AMPC m.amp -o f.so " COMPILE);
     check(1, "error", "$AMPC run f.so --feed x=d.csv:0-1 --fetch got");
     check(1, "error",
