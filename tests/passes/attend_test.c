@@ -292,29 +292,37 @@ TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
 }
 
 /* A softmax that gives zeros where everything is hidden, and a copy with
-   another number in one place, which is a different function. */
+   another number or another value in one place, which is a different
+   function. */
 TEST_CASE(attend, only_what_hides_rows_is_recognised) {
-    static const char *const numbers[][4] = {{"-inf", "0", "0", "1"},
-                                             {"-5", "0", "0", "1"},
-                                             {"-inf", "1", "0", "1"},
-                                             {"-inf", "0", "0.5", "1"},
-                                             {"-inf", "0", "0", "2"}};
+    static const char *const numbers[][8] = {
+        {"-inf", "t", "t", "0", "sum", "0", "sum", "1"},
+        {"-5", "t", "t", "0", "sum", "0", "sum", "1"},
+        {"-inf", "o", "t", "0", "sum", "0", "sum", "1"},
+        {"-inf", "t", "o", "0", "sum", "0", "sum", "1"},
+        {"-inf", "t", "t", "1", "sum", "0", "sum", "1"},
+        {"-inf", "t", "t", "0", "o", "0", "sum", "1"},
+        {"-inf", "t", "t", "0", "sum", "0.5", "sum", "1"},
+        {"-inf", "t", "t", "0", "sum", "0", "o", "1"},
+        {"-inf", "t", "t", "0", "sum", "0", "sum", "2"}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *const *n = numbers[i];
         StrBuf sb = {0};
         sb_printf(&sb,
                   "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
-                  "f32[2,96,5]) {\n  const %%low: f32[] = %s\n"
+                  "f32[2,96,5], %%o: f32[2,3,1]) {\n"
+                  "  const %%low: f32[] = %s\n"
                   "  %%s = matmul %%q, %%k\n"
                   "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
-                  "  %%seen = greater %%t, %%low\n"
-                  "  %%top = where %%seen, %%t, %s\n"
+                  "  %%seen = greater %%%s, %%low\n"
+                  "  %%top = where %%seen, %%%s, %s\n"
                   "  %%d = sub %%s, %%top\n  %%e = exp %%d\n"
                   "  %%sum = reduce_sum %%e {axes=[2], keepdims=1}\n"
-                  "  %%some = greater %%sum, %s\n"
-                  "  %%by = where %%some, %%sum, %s\n"
+                  "  %%some = greater %%%s, %s\n"
+                  "  %%by = where %%some, %%%s, %s\n"
                   "  %%p = div %%e, %%by\n  %%y = matmul %%p, %%v\n"
                   "  return %%y\n}\n",
-                  numbers[i][0], numbers[i][1], numbers[i][2], numbers[i][3]);
+                  n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]);
         CHECK_MSG(attended(sb.data) == (i == 0), "%s", sb.data);
         sb_free(&sb);
     }
