@@ -84,7 +84,10 @@ TEST_CASE(rules, a_bias_belongs_to_a_product_that_it_alone_reads) {
                 {"  %z = add %y, %all\n", DT_F16, DT_F32},
                 {"  %u = relu %y\n  %z = add %u, %b\n", DT_F16, DT_F32},
                 {"  %z = mul %y, %one\n", DT_F16, DT_F16},
-                {"  %z = mul %y, %b\n", DT_F16, DT_F32}};
+                {"  %z = mul %y, %b\n", DT_F16, DT_F32},
+                {"  %u = cast %y {user=1} : f32[4,6]\n"
+                 "  %z = mul %u, %one\n",
+                 DT_F16, DT_F32}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Arena *a = arena_new();
         char text[600];
