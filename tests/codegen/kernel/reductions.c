@@ -111,6 +111,15 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%y"),
          .ulps = 8,
          .scale = 32},
+        /* rows that end in zeros: one, and as many as fill a unit */
+        {.text = ROW("%x: f32[5,31]",
+                     "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "
+                     "%y = pad %d {pads=[0,0,0,1]}",
+                     "%y")},
+        {.text = ROW("%x: f32[9,41]",
+                     "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "
+                     "%y = pad %d {pads=[0,0,0,7]}",
+                     "%d, %y")},
         {.text = ROW("%x: bf16[5,5000]",
                      "%c = cast %x : f32[5,5000] "
                      "%m = reduce_max %c {axes=[1]} %d = sub %c, %m "
