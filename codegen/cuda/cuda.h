@@ -147,10 +147,11 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 bool cuda_arch_is_ptx(const char *arch);
 /* Compiles every unit for every arch, on as many threads as there are CPUs.
    Results are read from and stored in `cache` (cache/compile_cache.h; may be
-   NULL). A compile error is a bug of ours: status 3 with the log. */
-Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
-                   int nunit, const char *const *arch, int narch,
-                   CudaBuild *out);
+   NULL). `quick`: without most optimisations. A compile error is a bug of ours:
+   status 3 with the log. */
+Status nvrtc_build(Diag *d, Arena *a, const char *cache, bool quick,
+                   const CudaUnit *unit, int nunit, const char *const *arch,
+                   int narch, CudaBuild *out);
 
 typedef struct CudaHeader {
     const char *name; /* as units include it */

@@ -43,7 +43,7 @@ typedef struct Nvrtc {
     char file[4096];
 } Nvrtc;
 
-enum { OLDEST_NVRTC = 12000 };
+enum { OLDEST_NVRTC = 12000, QUICK_NVRTC = 12080 /* knows -Ofc */ };
 
 #define ENTRY(name)                                                            \
     { "nvrtc" #name, offsetof(Nvrtc, name) }
@@ -152,6 +152,7 @@ typedef struct Job {
 typedef struct Build {
     const Nvrtc *lib;
     const char *cache;
+    bool quick;
     CompileKey key; /* the part of the key that all jobs share */
     const char **headers, **header_names;
     int nheader;
@@ -248,6 +249,8 @@ static void run_job(const Build *b, Job *j) {
                               "-modify-stack-limit=false"};
     int count = 6;
     if (b->lib->version >= 12090) options[count++] = "-no-cache";
+    if (b->quick && b->lib->version >= QUICK_NVRTC)
+        options[count++] = "-Ofc=max";
     snprintf(arch, sizeof arch, "-arch=%s", j->arch);
     if (b->cache) {
         j->key = b->key;
@@ -327,11 +330,12 @@ static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
 /* One job for each image, and the headers. The program of sm_80 yields the
    PTX of compute_80, too. */
 static Build build_new(Arena *a, const Nvrtc *lib, const char *cache,
-                       const CudaUnit *unit, int nunit, const char *const *arch,
-                       int narch) {
+                       bool quick, const CudaUnit *unit, int nunit,
+                       const char *const *arch, int narch) {
     CudaHeaders h = cuda_headers(a, unit->text);
     Build b = {.lib = lib,
                .cache = cache,
+               .quick = quick,
                .key = compile_key("nvrtc 1"),
                .nheader = h.len,
                .njob = nunit * narch};
@@ -358,16 +362,16 @@ static Build build_new(Arena *a, const Nvrtc *lib, const char *cache,
     return b;
 }
 
-Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
-                   int nunit, const char *const *arch, int narch,
-                   CudaBuild *out) {
+Status nvrtc_build(Diag *d, Arena *a, const char *cache, bool quick,
+                   const CudaUnit *unit, int nunit, const char *const *arch,
+                   int narch, CudaBuild *out) {
     Nvrtc lib;
     const char *why;
     Status s = OK;
     *out = (CudaBuild){0};
     if (!nvrtc_load(a, &lib, &why))
         return fail(d, (Loc){0}, "no NVRTC: %s", why);
-    Build b = build_new(a, &lib, cache, unit, nunit, arch, narch);
+    Build b = build_new(a, &lib, cache, quick, unit, nunit, arch, narch);
     out->toolkit = lib.version;
     out->image = NEW_ARRAY(a, CudaImage, b.njob + 1);
     run_jobs(&b);

@@ -239,8 +239,9 @@ static Status compile_all(EmitSo *e) {
     cc_start(e->a, e->cache, e->dir, e->jobs.data, e->jobs.len);
     Status cuda = OK;
     if (c && c->archs.len)
-        cuda = nvrtc_build(e->d, e->a, e->cache, c->units.data, c->units.len,
-                           c->archs.data, c->archs.len, &c->build);
+        cuda =
+            nvrtc_build(e->d, e->a, e->cache, e->opt->quick, c->units.data,
+                        c->units.len, c->archs.data, c->archs.len, &c->build);
     TRY(cc_wait(e->d, e->a, e->cache, e->dir, e->jobs.data, e->jobs.len));
     TRY(cuda);
     if (c && c->tiles.len)

@@ -77,7 +77,7 @@ static const char *unit_ptx_for(Unit *u, const char *gpu) {
     Diag d = {0};
     CudaBuild b = {0};
     CudaUnit unit = {u->text.data, u->text.len};
-    if (nvrtc_build(&d, u->a, NULL, &unit, 1, arch, 1, &b) != OK)
+    if (nvrtc_build(&d, u->a, NULL, false, &unit, 1, arch, 1, &b) != OK)
         FAIL("%s", d.text.data);
     return b.image[0].data;
 }

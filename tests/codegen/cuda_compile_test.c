@@ -48,7 +48,7 @@ static void units_build(Units *u) {
     Diag d = {0};
     CudaBuild b = {0};
     if (u->count) unit_end(u);
-    Status st = nvrtc_build(&d, u->a, NULL, u->units.data, u->units.len,
+    Status st = nvrtc_build(&d, u->a, NULL, false, u->units.data, u->units.len,
                             u->turing ? turing : archs, u->turing ? 1 : 2, &b);
     CHECK_MSG(st == OK, "%s", d.text.data);
     CHECK_MSG(!d.warnings, "%s", d.text.data);
@@ -155,7 +155,8 @@ static const char *ptx_of(Units *u, AmpcFactors factors) {
     u->units.len = 0;
     unit_add_of(u, c, factors);
     unit_end(u);
-    Status st = nvrtc_build(&d, u->a, NULL, u->units.data, 1, arch, 1, &b);
+    Status st =
+        nvrtc_build(&d, u->a, NULL, false, u->units.data, 1, arch, 1, &b);
     REQUIRE(st == OK);
     return b.image->data;
 }

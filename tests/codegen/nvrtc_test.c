@@ -357,8 +357,8 @@ static void check_vectors(const char *ptx, const char *name) {
 TEST_CASE(nvrtc, neighbours_are_stored_together) {
     Module m;
     int images = 0;
-    Compiled c = compile_file_cuda(test_data_path("models/resnet18.amp"), "",
-                                   "cuda:ptx");
+    Compiled c =
+        compile_file_gpu_optimised(test_data_path("models/resnet18.amp"), "");
     open_module(&m, c.path);
     for (int k = 0; k < m.f.n; k++) {
         size_t n;
@@ -376,10 +376,9 @@ TEST_CASE(nvrtc, neighbours_are_stored_together) {
 TEST_CASE(nvrtc, places_in_large_tensors_are_found_in_32_bits) {
     Module m;
     int kernels = 0;
-    Compiled c = compile_file_cuda(
+    Compiled c = compile_file_gpu_optimised(
         test_data_path("models/gpt.amp"),
-        "--dim B=64 --dim T=1024 --dim L=1 --dim D=64 --dim HEADS=1",
-        "cuda:ptx");
+        "--dim B=64 --dim T=1024 --dim L=1 --dim D=64 --dim HEADS=1");
     open_module(&m, c.path);
     for (int k = 0; k < m.f.n; k++) {
         const char *entry = "";
@@ -400,6 +399,23 @@ TEST_CASE(nvrtc, places_in_large_tensors_are_found_in_32_bits) {
         }
     }
     CHECK(kernels > 20);
+    close_module(&m);
+    compiled_close(&c);
+}
+
+/* Nothing is left to the driver to fuse, so that --quick has the same bits. */
+TEST_CASE(nvrtc, quick_code_rounds_every_operation) {
+    static const char *const unrounded[] = {"\tadd.f", "\tsub.f", "\tmul.f",
+                                            "\tfma.f", "\tmad.f"};
+    Module m;
+    size_t n;
+    Compiled c = compile_file_gpu(test_data_path("models/mlp.onnx"),
+                                  demo_options("mlp"));
+    open_module(&m, c.path);
+    char *ptx = read_named(&m, "cuda:compute_80:0", &n);
+    CHECK(strstr(ptx, "\tmul.rn.f32") && strstr(ptx, "\tadd.rn.f32"));
+    for (size_t i = 0; i < sizeof unrounded / sizeof *unrounded; i++)
+        CHECK_MSG(!strstr(ptx, unrounded[i]), "%s", unrounded[i]);
     close_module(&m);
     compiled_close(&c);
 }

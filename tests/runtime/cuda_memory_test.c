@@ -19,7 +19,7 @@ static const char wide_layer[] =
 static Model wide_with(const char *options) {
     char all[200];
     snprintf(all, sizeof all, "--optimizer adamw,lr=1e-3 --dim %s", options);
-    Model m = {.c = compile_text_cuda(wide_layer, all, "cuda:sm_90")};
+    Model m = {.c = compile_text_cuda(wide_layer, all, GPU_PTX)};
     REQUIRE(sim_build_twins(m.c.cuda_dir) > 0);
     return m;
 }

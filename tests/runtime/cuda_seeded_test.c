@@ -24,7 +24,7 @@ static Compiled module(void) {
         test_data_path("tests/traces/mlp_dynamo_sgd/model.onnx"),
         "--dim batch=16 --optimizer sgd,lr=0.05,momentum=0.9 "
         "--precision fp32",
-        "cuda:sm_80");
+        GPU_PTX);
     gpu_for(&c, 1);
     return c;
 }
@@ -108,7 +108,7 @@ TEST_CASE(cuda_seeded, a_removed_barrier) {
                           "  %y = div %e, %s : f32[3,3000]\n"
                           "  return y=%y\n"
                           "}\n",
-                          "--precision fp32", "cuda:sm_80");
+                          "--precision fp32", GPU_PTX);
     char dir[sizeof c.cuda_dir];
     int seen = 0;
     gpu_for(&c, 1);

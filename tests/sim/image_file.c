@@ -119,6 +119,11 @@ static void read_entries(const char *text, Image *im) {
         p += sizeof mark - 1;
         struct CUfunc_st *f = add(im, p, strcspn(p, "( \n\t"));
         const char *body = strchr(p, '{'), *bound = strstr(p, ".maxntid");
+        const char *end = strchr(p, ')'), *param = p;
+        while (f && end && (param = strstr(param, ".param ")) && param < end) {
+            f->nparam++;
+            param += 7;
+        }
         if (f && body && bound && bound < body)
             f->max_threads = (unsigned)atoi(bound + 8);
     }

@@ -104,15 +104,34 @@ Compiled compile_text_optimised(const char *text, const char *options) {
     return compile_file_optimised(text_file(text), options);
 }
 
-Compiled compile_file_cuda(const char *model, const char *options,
-                           const char *archs) {
+static Compiled for_targets(const char *model, const char *speed,
+                            const char *options, const char *cpu,
+                            const char *archs) {
     char all[1024];
     Compiled c = new_module();
     require_nvrtc();
-    snprintf(all, sizeof all, "%s --target cpu:x86-64-v2,%s --emit-cuda '%s'",
-             options, archs ? archs : "cuda", c.cuda_dir);
-    compile(&c, "", model, "--quick", all);
+    snprintf(all, sizeof all, "%s --target %s%s --emit-cuda '%s'", options, cpu,
+             archs, c.cuda_dir);
+    compile(&c, "", model, speed, all);
     return c;
+}
+
+Compiled compile_file_cuda(const char *model, const char *options,
+                           const char *archs) {
+    return for_targets(model, "--quick", options, "cpu:x86-64-v2,",
+                       archs ? archs : "cuda");
+}
+
+Compiled compile_file_gpu_optimised(const char *model, const char *options) {
+    return for_targets(model, "", options, "", GPU_PTX);
+}
+
+Compiled compile_file_gpu(const char *model, const char *options) {
+    return for_targets(model, "--quick", options, "", GPU_PTX);
+}
+
+Compiled compile_text_gpu(const char *text, const char *options) {
+    return compile_file_gpu(text_file(text), options);
 }
 
 Compiled compile_text_cuda(const char *text, const char *options,

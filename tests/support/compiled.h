@@ -36,6 +36,13 @@ Compiled compile_file_cuda(const char *model, const char *options,
                            const char *archs);
 Compiled compile_text_cuda(const char *text, const char *options,
                            const char *archs);
+/* PTX alone, for the simulator: ptxas would take three quarters of NVRTC's
+   time. Kernels of changed graphs are compiled to cubins (changed_test.c). */
+#define GPU_PTX "cuda:ptx"
+/* This, and no code for a CPU. */
+Compiled compile_file_gpu(const char *model, const char *options);
+Compiled compile_text_gpu(const char *text, const char *options);
+Compiled compile_file_gpu_optimised(const char *model, const char *options);
 void require_nvrtc(void); /* else the test case is skipped */
 /* The session will take its memory from guarded.h. */
 void compiled_guarded(const Compiled *c, ampc_options *o);

@@ -13,10 +13,10 @@ static const char mlp[] = "tests/onnx/mlp.dyn.onnx";
 
 Model plain = {.precision = "fp32", .options = "--precision fp32"};
 Model accumulating = {.precision = "bf16",
-                      .archs = "cuda:sm_90",
+                      .archs = GPU_PTX,
                       .options = "--precision bf16 --accumulate 2"};
 Model scaled = {.precision = "fp16",
-                .archs = "cuda:sm_90",
+                .archs = GPU_PTX,
                 .options = "--precision fp16 --loss-scale "
                            "dynamic,init=1e9,max=1e9,interval=2"};
 

@@ -35,8 +35,9 @@ const Compiled *compile_on(const char *device, const char *text,
             sizeof options);
     Made *m = find(text, device, options);
     if (!m->text) {
-        m->c = gpu ? compile_text_cuda(text, options, "cuda:sm_90")
-                   : compile_text(text, options);
+        m->c =
+            gpu ? compile_text_gpu(text, options) : compile_text(text, options);
+        sim_twins_compile_fast();
         if (gpu) REQUIRE(sim_build_twins(m->c.cuda_dir) > 0);
         m->options = strdup(options);
         snprintf(m->device, sizeof m->device, "%s", device);

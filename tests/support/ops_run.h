@@ -8,6 +8,6 @@
 /* more: further options, after the precision. */
 void ops_on_cpu(const char *text, const char *more, OpsData *d);
 /* Runs on the simulated GPU, which is reset afterwards. */
-void ops_on_gpu(const char *text, uint64_t seed, OpsData *d);
+void ops_on_gpu(const char *text, const char *archs, uint64_t seed, OpsData *d);
 
 #endif

@@ -263,7 +263,7 @@ static void check_gpu(uint64_t seed, const char *dtype, bool low) {
     OpsBench b = changed_bench(seed, dtype);
     OpsData d = ops_data_new(&b, NULL);
     Wanted w = wanted(&b, &d, low);
-    ops_on_gpu(ops_text(&b), seed, &d);
+    ops_on_gpu(ops_text(&b), "cuda:sm_80", seed, &d);
     compare(&b, &w, &d, low, "GPU");
     arena_free(b.a);
 }

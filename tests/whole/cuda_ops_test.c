@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_ops_test.c: every op of the table, in every dtype, with its
    gradients, on the simulated GPU: the product's whole path, from NVRTC's
-   cubins through the runtime's driver calls, compared with the CPU back end. */
+   PTX through the runtime's driver calls, compared with the CPU back end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,8 +24,7 @@ static int metrics_of(const ampc_api *api) {
 TEST_CASE(cuda_ops, every_op_agrees_with_the_cpu_in_every_dtype) {
     OpsBench b = ops_bench_new();
     OpsData d = ops_data_new(&b, NULL);
-    Compiled c =
-        compile_text_cuda(ops_text(&b), "--precision fp32", "cuda:sm_80");
+    Compiled c = compile_text_cuda(ops_text(&b), "--precision fp32", GPU_PTX);
     sim_twins_compile_fast(); /* each kernel runs a few times */
     gpu_for(&c, 1);
     DcReport r;

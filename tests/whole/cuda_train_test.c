@@ -58,7 +58,7 @@ static void run_begin(Run *r, const Subject *s) {
     r->trace = trace_read(test_data_path(rel));
     snprintf(rel, sizeof rel, "tests/traces/%s/model.onnx", s->trace);
     snprintf(path, sizeof path, "%s", test_data_path(rel));
-    r->c = compile_file_cuda(path, all, "cuda:sm_80");
+    r->c = compile_file_cuda(path, all, GPU_PTX);
     gpu_for(&r->c, 1);
     r->t = (DcTraining){.steps = s->steps,
                         .forced = s->forced,
@@ -150,7 +150,7 @@ TEST_CASE(cuda_train, masters_state_and_activations_of_fewer_bits) {
         DcReport report;
         bool f8 = strstr(options[i], "precision f8") != NULL;
         snprintf(all, sizeof all, "--optimizer adamw,lr=1e-2 %s", options[i]);
-        Compiled c = compile_text_cuda(layers, all, "cuda:sm_80");
+        Compiled c = compile_text_cuda(layers, all, GPU_PTX);
         gpu_for(&c, 1);
         DcTraining t = {.steps = 6,
                         .metrics_only = true,

@@ -344,7 +344,9 @@ static void run_on_cpu(const char *text, OpsData *d) {
     ops_on_cpu(text, "--target cpu:x86-64-v3", d);
 }
 
-static void run_on_gpu(const char *text, OpsData *d) { ops_on_gpu(text, 1, d); }
+static void run_on_gpu(const char *text, OpsData *d) {
+    ops_on_gpu(text, GPU_PTX, 1, d);
+}
 
 static void compile_batch(Item **items, int n,
                           void (*run)(const char *, OpsData *)) {

@@ -133,7 +133,7 @@ static void check_gpu(uint64_t seed, bool low) {
     OpsData d = ops_data_new(&b, e);
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
-    ops_on_gpu(ops_text(&b), seed, &d);
+    ops_on_gpu(ops_text(&b), GPU_PTX, seed, &d);
     compare(&b, want, &d, low);
     arena_free(b.a);
 }

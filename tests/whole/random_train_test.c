@@ -330,8 +330,8 @@ static void check_random(uint64_t seed, const char *precision, bool gpu,
     options_make(&o, &m, precision, seed);
     snprintf(all, sizeof all, "%s%s", o.text,
              gpu ? "" : " --target cpu:x86-64-v2");
-    Compiled c = gpu ? compile_text_cuda(m.text, all, "cuda:sm_80")
-                     : compile_text(m.text, all);
+    Compiled c =
+        gpu ? compile_text_gpu(m.text, all) : compile_text(m.text, all);
     if (gpu) gpu_for(&c, seed);
     Run r = {&c, &m, &o, NULL, gpu};
     train_it(&r);

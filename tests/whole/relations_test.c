@@ -445,9 +445,8 @@ static void check_model(Model *m, uint64_t seed, bool gpu) {
     REQUIRE(test_write_file(test_tmp("m.amp"), m->text, strlen(m->text)));
     snprintf(options, sizeof options, "%s%s", m->options,
              gpu ? "" : " --target cpu:x86-64-v2");
-    Compiled c =
-        gpu ? compile_file_cuda(test_tmp("m.amp"), options, "cuda:sm_80")
-            : compile_file(test_tmp("m.amp"), options);
+    Compiled c = gpu ? compile_file_gpu(test_tmp("m.amp"), options)
+                     : compile_file(test_tmp("m.amp"), options);
     if (gpu) gpu_for(&c, seed);
     Run r = {&c, m, {.size = sizeof r.info}, gpu};
     c.api->describe(c.api->module, &r.info);

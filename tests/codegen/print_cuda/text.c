@@ -18,7 +18,7 @@ TEST_CASE(print_cuda, nvrtc_compiles_without_warnings_or_spills) {
     if (!nvrtc_facts(x.a, &f)) SKIP("no NVRTC: %s", f.why);
     StrBuf sb = suite_text(&x);
     CudaUnit unit = {sb.data, sb.len};
-    Status st = nvrtc_build(&d, x.a, NULL, &unit, 1, archs, 1, &out);
+    Status st = nvrtc_build(&d, x.a, NULL, false, &unit, 1, archs, 1, &out);
     CHECK_MSG(st == OK && d.text.len == 0, "%s", d.text.data);
     CHECK(out.usage.len >= kernel_set_count(x.ks, false));
     for (int i = 0; i < out.usage.len; i++) {

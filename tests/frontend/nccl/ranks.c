@@ -11,7 +11,7 @@
 /* ---- modules ------------------------------------------------------------- */
 
 Compiled ranks_compile(const char *path, const char *options) {
-    Compiled c = compile_file_cuda(path, options, "cuda:sm_90");
+    Compiled c = compile_file_gpu(path, options);
     REQUIRE(sim_build_twins(c.cuda_dir) > 0);
     return c;
 }

@@ -156,7 +156,7 @@ TEST_CASE(cuda_runtime, micro_steps_of_empty_parameters) {
                    "  %m = reduce_mean %x {axes=[0], keepdims=0} : f32[]\n"
                    "  %loss = add %m, %s : f32[]\n"
                    "  return %loss\n}\n",
-                   "--loss auto --precision fp32", "cuda:sm_90")};
+                   "--loss auto --precision fp32", GPU_PTX)};
     const float x[] = {1, 2, 3, 6};
     ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
     double loss = 0;
