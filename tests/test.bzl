@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A test: NAME.c, its folder, the harness, and what it tests."""
 
-def ampc_test(name, deps = [], data = [], timeout = "long", alone = False):
-    """NAME_slow_test.c runs with script/test --slow only; alone: beside no other.
+def ampc_test(name, deps = [], data = [], timeout = "long"):
+    """NAME_slow_test.c runs with script/test --slow only.
 
     Cases and helpers of x_test may stand in files of folder x, too."""
     folder = name[:-len("_test")]
@@ -14,6 +14,6 @@ def ampc_test(name, deps = [], data = [], timeout = "long", alone = False):
         data = data,
         env = {"AMPC_CACHE_DIR": "none"},  # nothing from other runs
         linkstatic = True,
-        tags = (["slow"] if slow else []) + (["exclusive"] if alone else []),
+        tags = ["slow"] if slow else [],
         deps = deps + ["//tests:harness"],
     )
