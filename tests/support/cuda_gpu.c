@@ -11,6 +11,7 @@ void gpu_reset(const Compiled *c, uint64_t seed) {
 }
 
 void gpu_for(const Compiled *c, uint64_t seed) {
+    sim_twins_compile_fast(); /* each kernel runs a few times */
     sim_build_twins(c->cuda_dir);
     setenv("AMPC_LIBCUDA", sim()->path, 1);
     setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);

@@ -17,7 +17,6 @@ void ops_on_cpu(const char *text, const char *more, OpsData *d) {
 void ops_on_gpu(const char *text, const char *archs, uint64_t seed,
                 OpsData *d) {
     Compiled c = compile_text_cuda(text, "--precision fp32", archs);
-    sim_twins_compile_fast(); /* each kernel runs once */
     gpu_for(&c, seed);
     ampc_session *s = gpu_open(&c);
     ops_run(&c, s, d);

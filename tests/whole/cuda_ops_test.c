@@ -25,7 +25,6 @@ TEST_CASE(cuda_ops, every_op_agrees_with_the_cpu_in_every_dtype) {
     OpsBench b = ops_bench_new();
     OpsData d = ops_data_new(&b, NULL);
     Compiled c = compile_text_cuda(ops_text(&b), "--precision fp32", GPU_PTX);
-    sim_twins_compile_fast(); /* each kernel runs a few times */
     gpu_for(&c, 1);
     DcReport r;
     CHECK_MSG(dc_predict(c.api, "cpu", "cuda", d.in, (size_t)d.nin, &r), "%s",
