@@ -342,18 +342,12 @@ static const struct {
     OpCode op;
     SimplifyRule *rule;
 } simplify_rules[] = {
-    {OP_CAST, rule_cast},
-    {OP_RESHAPE, rule_same_type},
-    {OP_EXPAND, rule_same_type},
-    {OP_SLICE, rule_same_type},
-    {OP_CONCAT, rule_same_type},
-    {OP_PAD, rule_same_type},
-    {OP_SPLIT, rule_same_type},
-    {OP_RESHAPE, rule_reshape},
-    {OP_TRANSPOSE, rule_transpose},
-    {OP_TRANSPOSE, rule_undone},
-    {OP_MATMUL, rule_matmul},
-    {OP_CALL, rule_nll},
+    {OP_CAST, rule_cast},           {OP_RESHAPE, rule_same_type},
+    {OP_EXPAND, rule_same_type},    {OP_SLICE, rule_same_type},
+    {OP_CONCAT, rule_same_type},    {OP_PAD, rule_same_type},
+    {OP_SPLIT, rule_same_type},     {OP_RESHAPE, rule_reshape},
+    {OP_TRANSPOSE, rule_transpose}, {OP_TRANSPOSE, rule_undone},
+    {OP_MATMUL, rule_matmul},       {OP_CALL, rule_nll},
     {OP_GATHER, rule_gather},
 };
 
