@@ -471,21 +471,19 @@ static bool is_unit(const Kernel *k, int id) {
            is_unit(k, in->in[2]);
 }
 
-/* What a reader that is needed that exactly needs of its operand j. */
+/* What reader `in`, whose own result is needed so exactly, needs of operand j.
+ */
 static LowNeed need_of(const Kernel *k, const KInst *in, int j, LowNeed need) {
     if (in->op == K_ROUND)
         return dtype_is_low(in->dtype) ? NEED_LOW : NEED_EXACT;
     if (in->op != K_OP || in->type != KT_F32) return NEED_EXACT;
-    switch (in->code) {
-    case OP_MUL:
-    case OP_NEG: return need;
-    case OP_WHERE: return j ? need : NEED_EXACT;
-    case OP_SUB:
-        if (j || need == NEED_EXACT || !is_unit(k, in->in[1]))
-            return NEED_EXACT;
-        return NEED_LOW_NEAR_ONE;
-    default: return NEED_EXACT;
-    }
+    if (op_growth[in->code] == GROWTH_CHOICE) return j ? need : NEED_EXACT;
+    if (in->code == OP_SUB)
+        return !j && need != NEED_EXACT && is_unit(k, in->in[1])
+                   ? NEED_LOW_NEAR_ONE
+                   : NEED_EXACT;
+    bool factor = in->code == OP_MUL || in->code == OP_NEG;
+    return factor ? need : NEED_EXACT;
 }
 
 /* exp and the like by fewer instructions, where that changes at most the last

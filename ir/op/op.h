@@ -172,7 +172,7 @@ extern const OpLeaves op_leaves_out[NUM_OPS];
 extern const bool op_steep[NUM_OPS];
 /* Rows LOW of ops.def. */
 typedef struct OpLow {
-    double insts; /* 0: there is no such function */
+    double insts; /* 0: no such function */
     bool near_one;
 } OpLow;
 extern const OpLow op_low[NUM_OPS];

@@ -139,6 +139,7 @@ template <class X> __tile__ auto ROUND_F16(const X &x) {
 }
 template <class X> __tile__ auto ABS_F32(const X &x) { return ct::abs(x); }
 template <class X> __tile__ auto EXP_F32(const X &x) { return ct::exp(x); }
+template <class X> __tile__ auto EXP_LOW_F32(const X &x) { return ct::exp(x); }
 template <class X> __tile__ auto SQRT_F32(const X &x) { return ct::sqrt(x); }
 template <class X> __tile__ auto TANH_F32(const X &x) { return ct::tanh(x); }
 template <class X, class Y> __tile__ auto DIV_F32(const X &x, const Y &y) {
@@ -169,6 +170,10 @@ template <class X> __tile__ auto tile_upper_tail(const X &given, float slope) {
 template <class X> __tile__ auto GELU_F32(const X &x) {
     auto q = tile_upper_tail(ct::abs(x), 0.0f);
     return x * ct::select(x < 0.0f, q, 1.0f - q);
+}
+
+template <class X> __tile__ auto GELU_LOW_F32(const X &x) {
+    return GELU_F32(x);
 }
 
 template <class X> __tile__ auto GELU_SLOPE_F32(const X &x) {
