@@ -29,6 +29,9 @@ static bool has_form(const Node *n) {
     case OP_CONV_WGRAD:
     case OP_CONV_SUMS:
     case OP_CONV_DGRAD_SUMS:
+    case OP_BLOCK_CODES:
+    case OP_BLOCK_SCALES:
+    case OP_BLOCK_SUMS:
     case OP_ATTEND:
     case OP_ATTEND_GRAD:
     case OP_WIDEN_QUANTIZED:
