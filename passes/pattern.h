@@ -52,7 +52,7 @@ typedef struct PatternRow {
     const char *make; /* the expression in its place */
     unsigned when;
     Formula made;
-    OpCode op; /* of the tree's last node */
+    OpCode op; /* op of the tree's last node */
 } PatternRow;
 
 /* Replaces node n by the first row that applies to it. */

@@ -107,8 +107,8 @@ void cp_tile(KPrint *p);
 void cp_tiles(KPrint *p, int64_t from);
 /* Declares l<id>; `line` spells the row's number in the tile. */
 void cp_tile_line(KPrint *p, const char *line);
-/* What spells the tile's first row and column (NULL: 0), and how many lines and
-   columns of it are inside. */
+/* Texts of a tile's first row and column (NULL: 0), and of the number of lines
+   and columns inside. */
 typedef struct CudaTile {
     const char *top, *left, *lines, *columns;
 } CudaTile;

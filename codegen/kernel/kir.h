@@ -72,11 +72,11 @@ typedef enum KKeep {
 typedef enum KTile {
     TILE_NOT,
     TILE_TURNED, /* codes of 8 bits, transposed */
-    TILE_CODES,  /* codes of blocks along rows, their scales; along columns */
+    TILE_CODES,  /* codes of blocks along rows, scales; then along columns */
     TILE_SCALES,
     TILE_CODES_DOWN,
     TILE_SCALES_DOWN,
-    TILE_SUMS /* of blocks along columns */
+    TILE_SUMS /* sums of blocks along columns */
 } KTile;
 
 typedef struct KInst {

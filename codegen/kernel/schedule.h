@@ -55,7 +55,7 @@ typedef struct KInner {
     bool pieces;   /* the loop is cut in pieces */
     bool *piece;   /* loads, roundings and stores of elements that are converted
                       a piece at a time */
-    bool *rest;    /* the same for what is left over after whole blocks */
+    bool *rest;    /* pieces that are left over after whole blocks */
     bool in_order; /* shuffled types are converted in memory order */
     bool lanes;    /* kernel_adds_lanes */
 } KInner;

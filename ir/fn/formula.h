@@ -6,7 +6,7 @@
 
 #include "ir/fn/ast.h"
 
-/* What a name stands for: a value, a number, or an attribute. */
+/* A name stands for a value, a number, or an attribute. */
 typedef enum FormulaKind {
     FORMULA_VALUE,
     FORMULA_NUMBER,

@@ -47,8 +47,8 @@ static bool by_tile(const Fuse *f, const Node *n) {
            (node_makes_blocks(n) || made_inside(f, n->in[0]));
 }
 
-/* The type by which result k of n leaves: what passes through a tile is what
-   the kernel computes. */
+/* The type by which result k of n leaves: through a tile, the type that the
+   kernel computes. */
 static const Type *leaving_type(const Fuse *f, const Node *n, int k) {
     return value_type(f->g, by_tile(f, n) ? n->in[0] : n->out[k]);
 }

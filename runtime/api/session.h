@@ -84,7 +84,7 @@ typedef struct SessionInputs {
     Room padded; /* .. and to a size (sizes.c) */
 } SessionInputs;
 
-/* Where a value is not finite (locate.c). */
+/* Place of a value that is not finite (locate.c). */
 typedef struct SessionLocated {
     ampc_nonfinite what;    /* details of the last examined step */
     int64_t step;           /* ampc.nonfinite of this optimizer step, or

@@ -77,8 +77,8 @@ static inline size_t conv_dgrad_sums_wide(const LibConvDgradSums *c) {
 
 /* Images computed before they are pooled. */
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads);
-/* The same for groups of images that one thread computes and pools alone; 0:
-   all threads compute and pool the same images. */
+/* Images of a group that one thread computes and pools alone; 0: all threads
+   compute and pool the same images. */
 int64_t conv_pool_group(const LibConv *c, const LibPool *p, int threads);
 /* Bytes of packed weights, of a group's results, and a thread's scratch memory
    with these in front. */

@@ -7,7 +7,7 @@ enum {
     CONV_POOLED =
         1 << 16, /* floats that a thread computes before they are pooled */
     CONV_GROUP = 1 << 22, /* most bytes of a thread that computes alone */
-    CONV_EVEN = 8,        /* it has at most 9/8 of an even share */
+    CONV_EVEN = 8,        /* such a thread has at most 9/8 of an even share */
     CONV_KEPT = 1024 /* results per channel: above this, packing the weights
                         takes a few percent */
 };

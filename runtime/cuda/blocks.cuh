@@ -12,7 +12,7 @@
 #include "blocks.h"
 #include "tile.cuh"
 
-/* What is made of a tile. */
+/* Results of a tile. */
 enum {
     BLOCKS_CODES = 1,
     BLOCKS_SCALES = 2,
@@ -21,7 +21,7 @@ enum {
     BLOCKS_SUMS = 16
 };
 
-/* A matrix, its tiles, and what is made of them. */
+/* A matrix, its tiles, and their results. */
 template <class N, int LINES_, int LINE_, long long ROWS_, long long COLUMNS_,
           unsigned WANTS_>
 struct BlocksOf {
@@ -44,7 +44,7 @@ __device__ __forceinline__ I blocks_place(I line, I block, I across) {
            line % BLOCK_ROWS / 32 * BLOCK_COLUMNS + block % BLOCK_COLUMNS;
 }
 
-/* Where a line of a tile begins. */
+/* The first element of a tile's line. */
 template <class T, int LINE>
 __device__ __forceinline__ unsigned blocks_line(unsigned line) {
     return line * (LINE * (unsigned)sizeof(T) + BLOCKS_APART);

@@ -464,7 +464,7 @@ static const char *operand_restored(Made *m, size_t i, size_t k) {
     return name;
 }
 
-/* What is left of a Linear of a quantiser, an Add, and a LayerNorm behind it.
+/* The rest of a Linear of a quantiser, an Add, and a LayerNorm behind it.
    A tensor that the file has, or whose node reads something else, is not the
    merged one. n.bias: its first element; 0: merged into a.bias. */
 TEST_CASE(onnx_lost, parameters_that_a_quantiser_keeps) {

@@ -211,7 +211,7 @@ static void write_cursor(const char *path, const char *cursor) {
     sb_free(&head);
 }
 
-/* What a checkpoint keeps of several inputs comes back for each. */
+/* Names of classes come back from a checkpoint for each of several inputs. */
 TEST_CASE(run, classes_of_each_input_are_kept) {
     static const char *const input[LABELS] = {"kind", "x", "side \"b\"", "y"};
     static const char *const names[LABELS][3] = {{"ant", "bee", "cat"},
