@@ -124,11 +124,24 @@ static Status put_argsort(Emit *e, const Form *f) {
     return emit_stored(e, y, DT_I64);
 }
 
+/* Bound v of numbers of type d, or the end of their range beyond which it lies.
+ */
+static Str put_bound(Emit *e, DType d, double v) {
+    const DTypeInfo *of = &dtype_info[d];
+    int bits = 8 * of->bytes - (of->kind == DK_I);
+    double least = of->kind == DK_I ? -ldexp(1, bits) : 0;
+    if (dtype_is_int(d)) {
+        v = fmax(v, least);
+        if (of->bytes < 8) v = fmin(v, ldexp(1, bits) - 1);
+    }
+    return emit_number(e, d, v);
+}
+
 static Status put_clip(Emit *e, const Form *f) {
     DType d = emit_meet(e, 0);
     Str in[] = {emit_as_dtype(e, e->n->in[0], d),
-                emit_number(e, d, attr_float(e->n, AK_min)),
-                emit_number(e, d, attr_float(e->n, AK_max))};
+                put_bound(e, d, attr_float(e->n, AK_min)),
+                put_bound(e, d, attr_float(e->n, AK_max))};
     return emit_chain(e, f->names, "", in, 3, d);
 }
 
