@@ -20,7 +20,7 @@ Status verify_cast(Verifier *v) {
         const Node *n = node_at(v->g, i);
         if (n->op == OP_GRAD) return verify_fail(v, n, "it is not expanded");
         if (low == NUM_DTYPES || node_class(n) != AMP_LOW || n->flags ||
-            !reads_16(v->g, n))
+            node_made_low(n) || !reads_16(v->g, n))
             continue;
         for (int k = 0; k < n->nin; k++) {
             if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;

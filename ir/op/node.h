@@ -40,6 +40,9 @@ const OpInfo *node_info(const Node *n);
 static inline OpKind node_kind(const Node *n) { return op_info[n->op].kind; }
 /* Autocast class: the user's choice, else the class of the op or function. */
 AmpClass node_class(const Node *n);
+/* True for products without a gradient, such as conv_sums: passes make them of
+   operands of 16 bits, and of f32 where the op says so. */
+bool node_made_low(const Node *n);
 /* True if the user chose a class whose results are fp32. */
 bool node_wide_by_policy(const Node *n);
 static inline Callee node_callee(const Node *n) {

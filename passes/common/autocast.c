@@ -241,12 +241,12 @@ static ValueId autocast_rounded(Autocast *ac, Loc loc, ValueId v) {
 static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     Node n = *node_get(g, id); /* building may move the pool */
-    bool product = node_info(&n)->amp == AMP_LOW;
+    bool product = node_info(&n)->amp == AMP_LOW, made = node_made_low(&n);
     bool apart =
         ac->head[n.out[0].i] || ac->wide[n.out[0].i] || is_of_vectors(g, &n);
-    bool wide = product && (node_class(&n) == AMP_FULL || apart);
+    bool wide = product && !made && (node_class(&n) == AMP_FULL || apart);
     /* the user's choice also holds for positions */
-    bool low = node_class(&n) == AMP_LOW && !apart &&
+    bool low = node_class(&n) == AMP_LOW && !apart && !made &&
                (n.loc.amp || origin_joined(g, &ac->origins, &n) == FROM_DATA);
     for (int k = 0; k < n.nin; k++) {
         ValueId v = n.in[k];
