@@ -141,6 +141,7 @@ static bool attend_find(Attend *a, NodeId id, Attention *t, const char **why) {
         p = attend_not_nan(a, attend_undropped(a, t, y->in[0]), &scores);
     int len = a->nodes.len;
     ValueId s = attend_softmax_of(a, p, false);
+    t->zeros = is_value(scores);
     if (!is_value(s)) {
         a->nodes.len = len;
         s = attend_softmax_of(a, p, true);

@@ -68,8 +68,9 @@ ValueId attend_undropped(Attend *a, Attention *t, ValueId v);
 /* The scores of a softmax p, or NO_VALUE; zeros: p is 0 if everything is
    hidden. */
 ValueId attend_softmax_of(Attend *a, ValueId p, bool zeros);
-/* where(isnan(softmax(s)), 0, masked_softmax(s)), as PyTorch exports it:
-   equal to the masked softmax unless scores are NaN. */
+/* The p of where(isnan(softmax(s)), 0, p), *scores: s; else v. If p is the
+   softmax or the masked softmax of s, v is the masked softmax, unless scores
+   are NaN. */
 ValueId attend_not_nan(Attend *a, ValueId v, ValueId *scores);
 /* Finds the matrix product that gives the scores v, and the scale and masks
    between them; false: there is none. *why: the reason why the attention

@@ -64,19 +64,30 @@ static void find_operand_grads(Attend *a, Attention *t, ValueId ds) {
             t->dk = r[i];
     }
 }
+
+/* The dp of where(isnan(softmax(s)), 0, dp), s: the scores of a masked softmax,
+   or NO_VALUE; else v. */
+static ValueId without_hidden(Attend *a, ValueId s, ValueId v) {
+    static Pattern not_nan = {.text = "where(isnan(q), 0, dp)"};
+    Match m = {0};
+    if (!is_value(s) || !attend_matches(a, &not_nan, v, &m)) return v;
+    ValueId q = match_value(&m, "q");
+    return same_value(attend_softmax_of(a, q, false), s) ? match_value(&m, "dp")
+                                                         : v;
+}
+
 /* ds = p (dp - sum(dp p)), dp = dy v^T: found from one of the nodes that
    read p. */
 static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
     static Pattern slope = {.text = "p * (dp - reduce_sum(dp * p, axes=[-1]))"};
-    static Pattern not_nan = {.text = "where(isnan(q), 0, dp)"};
     const Graph *g = a->g;
-    Match m = {0}, w = {0};
+    Match m = {0};
     ValueId ds = node_get(g, id)->out[0];
+    ValueId s = t->zeros ? attend_softmax_of(a, p, true) : NO_VALUE;
+    if (t->zeros && !is_value(s)) return false; /* NaN where p is NaN */
     match_bind(&m, "p", p);
     if (!attend_matches(a, &slope, ds, &m)) return false;
-    ValueId dy_v = match_value(&m, "dp");
-    if (t->zeros && attend_matches(a, &not_nan, dy_v, &w))
-        dy_v = match_value(&w, "dp");
+    ValueId dy_v = without_hidden(a, s, match_value(&m, "dp"));
     if (t->rng.node.i) {
         ValueId whole = dy_v;
         dy_v = attend_undropped(a, t, whole);

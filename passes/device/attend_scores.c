@@ -168,7 +168,7 @@ ValueId attend_not_nan(Attend *a, ValueId v, ValueId *scores) {
     *scores = NO_VALUE;
     if (!attend_matches(a, &not_nan, v, &m)) return v;
     *scores = attend_softmax_of(a, match_value(&m, "q"), false);
-    return match_value(&m, "p");
+    return is_value(*scores) ? match_value(&m, "p") : v;
 }
 
 bool attend_find_scores(Attend *a, Attention *t, ValueId v, const char **why) {

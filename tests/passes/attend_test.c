@@ -273,6 +273,68 @@ TEST_CASE(attend, probabilities_that_others_read_stay) {
     }
 }
 
+/* where(isnan(%q), 0, %p), %p: all keys of row 1 are hidden. What is NaN there
+   must be the softmax of the scores; the gradient of a softmax that is NaN is
+   NaN. */
+TEST_CASE(attend, rows_are_zeros_where_their_softmax_is_nan) {
+    static const struct {
+        const char *nan, *p;
+        int taken, with_grads;
+    } rows[] = {{"%plain", "%zeros", 1, 2}, {"%plain", "%plain", 1, 0},
+                {"%other", "%plain", 0, 0}, {"%other", "%zeros", 0, 0},
+                {"%o", "%plain", 0, 0},     {"%o", "%zeros", 0, 0},
+                {"%zeros", "%plain", 0, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int grads = 0; grads < 2; grads++) {
+            StrBuf sb = {0};
+            sb_printf(&sb,
+                      "graph eval(%%q: f32[2,2,3,4], %%k: f32[2,2,4,96], %%v: "
+                      "f32[2,2,96,5], %%m: f32[3,96], %%o: f32[2,2,3,96]) {\n"
+                      "  const %%low: f32[] = -inf\n"
+                      "  const %%seen: bool[3,1] = [1, 0, 1]\n"
+                      "  %%mask = where %%seen, %%m, %%low\n"
+                      "  %%s = matmul %%q, %%k\n  %%a = add %%s, %%mask\n"
+                      "  %%plain = softmax %%a\n  %%other = softmax %%o\n"
+                      "  %%zeros = masked_softmax %%a\n"
+                      "  %%nan = isnan %s\n  %%p = where %%nan, 0, %s\n"
+                      "  %%y = matmul %%p, %%v\n",
+                      rows[i].nan, rows[i].p);
+            if (grads)
+                sb_puts(&sb, "  %c = sin %y\n  %gq, %gk, %gv = grad %c, %q, "
+                             "%k, %v\n  return %c, %gq, %gk, %gv\n}\n");
+            else
+                sb_puts(&sb, "  return %y\n}\n");
+            CHECK_MSG(attended(sb.data) ==
+                          (grads ? rows[i].with_grads : rows[i].taken),
+                      "%s", sb.data);
+            sb_free(&sb);
+        }
+}
+
+/* A gradient that is 0 where something else is NaN is another one. */
+TEST_CASE(attend, a_gradient_is_zero_where_its_softmax_was_nan) {
+    static const char *const nan[] = {"%plain", "%o", "%other"};
+    for (int i = 0; i < 3; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5], %%dy: f32[2,3,5], %%o: f32[2,3,96]) {\n"
+                  "  %%s = matmul %%q, %%k\n  %%plain = softmax %%s\n"
+                  "  %%other = softmax %%o\n  %%p = masked_softmax %%s\n"
+                  "  %%y = matmul %%p, %%v\n  %%nan = isnan %s\n"
+                  "  %%dw = matmul %%dy, %%v {trans_b=1}\n"
+                  "  %%dp = where %%nan, 0, %%dw\n"
+                  "  %%w = mul %%dp, %%p\n"
+                  "  %%t = reduce_sum %%w {axes=[2], keepdims=1}\n"
+                  "  %%d = sub %%dp, %%t\n  %%ds = mul %%p, %%d\n"
+                  "  %%dq = matmul %%ds, %%k {trans_b=1}\n"
+                  "  return %%y, %%dq\n}\n",
+                  nan[i]);
+        CHECK_MSG(attended(sb.data) == 2 * !i, "%s", nan[i]);
+        sb_free(&sb);
+    }
+}
+
 /* A softmax written out, and the same times a constant. */
 TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
     for (int number = 1; number < 3; number++) {
