@@ -62,6 +62,7 @@ ValueId formula_make(Builder *b, const Expr *e, const FormulaName *names, int n,
     ValueId out = NO_VALUE;
     FnCall call = {.fn = &no_function};
     run_open(&r, &call, b, msg);
+    if (d == DT_F64) r.wide = DT_F64;
     for (int i = 0; i < n; i++) {
         run_bind(&r, names[i].name, meaning(&r, &names[i]));
         if (names[i].kind == FORMULA_VALUE &&
