@@ -252,6 +252,19 @@ bool pattern_matches(Pattern *p, const Graph *g, ValueId v, Match *m) {
 
 /* ---- rows ---------------------------------------------------------------- */
 
+/* True if the tree has an f64 value, or a number beyond f32, and its result is
+   computed in f32. */
+static bool narrows(const Graph *g, const Match *m, DType result) {
+    bool parts = false;
+    for (int i = 0; i < m->names; i++)
+        parts |= m->name[i].kind == FORMULA_NUMBER &&
+                 isfinite(m->name[i].number) &&
+                 fabs(m->name[i].number) > dtype_info[DT_F32].most;
+    for (int i = 0; i < m->nodes; i++)
+        parts |= value_dtype(g, node_get(g, m->node[i])->out[0]) == DT_F64;
+    return parts && result != DT_F64;
+}
+
 static bool row_applies(const Graph *g, const PatternRow *row, const Match *m,
                         ValueId result) {
     const Type *t = value_type(g, result);
@@ -261,7 +274,8 @@ static bool row_applies(const Graph *g, const PatternRow *row, const Match *m,
             x->type.i == value_get(g, result)->type.i) &&
            (!(row->when & SAME_SHAPE) || shape_equal(type_get(x->type), t)) &&
            (!(row->when & FLOATS) || dtype_is_float(t->dtype)) &&
-           (!(row->when & TYPED) || g->module->stage <= STAGE_TYPED);
+           (!(row->when & TYPED) || g->module->stage <= STAGE_TYPED) &&
+           !narrows(g, m, t->dtype);
 }
 
 static void row_read(PatternRow *row) {
