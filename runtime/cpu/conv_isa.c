@@ -454,9 +454,9 @@ void ISA(conv_fwd)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
         conv_run(isa, pool, c, 0, &r, scratch);
         return;
     }
-    int64_t group = conv_pool_group(c, ep->pool->par, r.threads);
+    int64_t group = kept ? 0 : conv_pool_group(c, ep->pool->par, r.threads);
     if (!kept) r.kept = &here;
-    if (group && !kept && ep->pool->count <= CONV_OPERANDS)
+    if (group && ep->pool->count <= CONV_OPERANDS)
         conv_pooled_groups(isa, pool, c, &r, group, scratch);
     else
         conv_pooled(isa, pool, c, &r, scratch);

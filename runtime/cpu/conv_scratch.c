@@ -131,8 +131,11 @@ int64_t conv_pool_group(const LibConv *c, const LibPool *p, int threads) {
     return least * threads * CONV_EVEN <= c->n * (CONV_EVEN + 1) ? best : 0;
 }
 
+/* A call may have fewer threads. */
 size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads) {
-    size_t own = conv_pool_bytes(c, p, threads), each = conv_group_bytes(c, p);
-    if (threads < 2 || each > CONV_GROUP) return own;
-    return larger(own, conv_packed(c, 1) + (size_t)threads * each);
+    size_t most = conv_pool_bytes(c, p, threads), each = conv_group_bytes(c, p);
+    for (int n = threads; n > 1; n--)
+        if (conv_pool_group(c, p, n))
+            return larger(most, conv_packed(c, 1) + (size_t)n * each);
+    return most;
 }

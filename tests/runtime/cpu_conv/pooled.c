@@ -92,3 +92,22 @@ TEST_CASE(conv, pools_behind) {
     }
     pools_close();
 }
+
+/* Threads that get no images of their own need no memory. */
+TEST_CASE(conv, one_image_pools_in_the_memory_of_one_thread) {
+    LibConv c = conv_of_row(&(ConvRow){1, 64, 64, 1, {56, 56}, {3, 3}, 1, 1});
+    LibPool p = {.planes = 64,
+                 .in = {1, 56, 56},
+                 .out = {1, 28, 28},
+                 .kernel = {1, 2, 2},
+                 .stride = {1, 2, 2},
+                 .dilation = {1, 1, 1},
+                 .dtype = AMPC_F32,
+                 .idx_dtype = AMPC_I8};
+    c.x_dtype = c.w_dtype = c.y_dtype = AMPC_F32;
+    CHECK(cpu_pool_scratch(&c, &p, 64) == cpu_pool_scratch(&c, &p, 1));
+    c.n = 128;
+    p.planes = c.n * c.k;
+    CHECK(cpu_pool_scratch(&c, &p, 64) > cpu_pool_scratch(&c, &p, 1));
+    CHECK(cpu_pool_scratch(&c, &p, 65) >= cpu_pool_scratch(&c, &p, 64));
+}
