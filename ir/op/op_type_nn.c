@@ -37,8 +37,8 @@ static Status matrix_of_blocks(TypeCtx *cx, int64_t *rows, int64_t *columns) {
     int64_t n = type_count(cx->ins[0]);
     TRY(type_want(cx, WANT_FLOAT, 0));
     *columns = attr_int(cx->n, AK_columns);
-    if (*columns < 1 || *columns % BLOCK_SIZE || n == 0 ||
-        n % (BLOCK_SIZE * *columns))
+    if (*columns < 1 || *columns % BLOCK_SIZE || n == 0 || n % *columns ||
+        n / *columns % BLOCK_SIZE)
         return type_error(cx,
                           "%s with %lld columns does not divide into blocks "
                           "of %d along both sides",

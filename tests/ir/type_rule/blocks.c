@@ -18,6 +18,8 @@ const Row block_rows[] = {
      "! with 48 columns does not divide"},
     {"%x: f16[80,64]", "%y = block_scales %x {columns=64}",
      "! with 64 columns does not divide"},
+    {"%x: f32[32,64]", "%y = block_codes %x {columns=576460752303423488}",
+     "! with 576460752303423488 columns does not divide"},
     {"%x: f16[0,64]", "%y = block_scales %x {columns=64}",
      "! with 64 columns does not divide"},
     {"%x: i32[32,32]", "%y = block_codes %x {columns=32}", "! floating point"}};
