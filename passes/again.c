@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* again.c: see again.h. */
-#include "passes/common/again.h"
+#include "passes/again.h"
 
 #include "passes/codes.h"
 #include "passes/rewrite.h"
@@ -25,14 +25,14 @@ static const Node *repeated_node(const Graph *g, const UserIndex *users,
     return NULL;
 }
 
-ValueId *again_originals(const Graph *g, Arena *a) {
+ValueId *again_originals(const Graph *g, Arena *a, bool codes) {
     UserIndex users = graph_users(g, a);
     ValueId *original = NEW_ARRAY(a, ValueId, g->values.len);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (!(n->flags & NODE_AGAIN)) continue;
         ValueId *of = &original[n->out[0].i];
-        *of = codes_source(g, n->out[0]);
+        if (codes) *of = codes_source(g, n->out[0]);
         if (of->i) continue;
         const Node *x = repeated_node(g, &users, original, n);
         if (x) *of = x->out[0];

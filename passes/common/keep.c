@@ -30,7 +30,7 @@
 #include "passes/common/keep.h"
 
 #include "passes/codes.h"
-#include "passes/common/again.h"
+#include "passes/again.h"
 #include "passes/common/traffic.h"
 #include "passes/common/wide.h"
 #include "passes/rewrite.h"
@@ -283,7 +283,7 @@ static Keep keep_new(Graph *g, Arena *a) {
                   .users = graph_users(g, a),
                   .kept = NEW_ARRAY(a, bool, n),
                   .exponent = NEW_ARRAY(a, bool, n),
-                  .original = again_originals(g, a),
+                  .original = again_originals(g, a, true),
                   .encoded = NEW_ARRAY(a, bool, n)};
 }
 

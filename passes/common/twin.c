@@ -13,7 +13,7 @@
 #include "passes/common/twin.h"
 
 #include "passes/codes.h"
-#include "passes/common/again.h"
+#include "passes/again.h"
 
 #include <string.h>
 
@@ -231,7 +231,7 @@ Status twin_make(Module *m, Diag *d, Str objective, TwinSites *sites) {
               .scratch = arena_new(),
               .limit = g->values.len,
               .sites = sites};
-    t.original = again_originals(g, t.scratch);
+    t.original = again_originals(g, t.scratch, true);
     int n = g->order.len;
     NodeId *order = NEW_ARRAY(t.scratch, NodeId, n + 1);
     memcpy(order, g->order.data, (size_t)n * sizeof *order);

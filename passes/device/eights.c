@@ -4,29 +4,34 @@
             %p = matmul %x8, %w8 : f32
    After:   %d.2 = transpose %d {perm=[1,0]}           beside %d
             %p = matmul %c, %d.2 {trans_b=1} : f32
-   and      %s = cast(.. %x) : e8m0    %c = cast(%x * 1 / %s)      (of blocks)
+   and      %s = cast(.. %x) : e8m0    %c = cast(%x * 1 / %s)      (of blocks,
+                                       as eight_blocks.c makes them)
             %x8 = mul(cast %c, cast %s) : bf16
             %p = matmul %x8, %w8 {trans_b=1} : bf16
    After:   %c = block_codes %x    %s = block_scales %x           (blocks.h)
             %p = matmul %c, %d, %s, %t {trans_b=1} : bf16
    and      %b = reduce_sum %x     over its rows         (a bias's gradient)
    After:   %b = reduce_sum block_sums %x     unless %x follows from its rows'
-   own sums, whose kernel adds up columns, too The library of these GPUs wants
-   the elements of each sum side by side, so that codes get a second, transposed
-   copy where a product reads them across. It is made where the codes are, so
-   that one kernel stores both (node_by_tile), and forward keeps for backward
-   what backward reads. So are codes of blocks along rows and along columns. The
-   sums equal sums of bf16, since bf16 holds every code. A module with code for
-   an older GPU keeps bf16: one plan serves all its GPUs. So does one with
-   scales of blocks for a GPU before sm_100.
+   own sums, whose kernel adds up columns, too
+   The library of these GPUs wants the elements of each sum side by side, so
+   that codes get a second, transposed copy where a product reads them across.
+   It is made where the codes are, so that one kernel stores both
+   (node_by_tile), and forward keeps for backward what backward reads. So are
+   codes of blocks along rows and along columns. Codes of blocks by another
+   formula, the model's, stay as they are, and their products bf16. The sums
+   equal sums of bf16, since bf16 holds every code. A module with code for an
+   older GPU keeps bf16: one plan serves all its GPUs. So does one with scales
+   of blocks for a GPU before sm_100.
 
    requires     stage PRIMITIVE
    establishes  nothing
    breaks       nothing; leaves dead nodes                                   */
+#include "passes/again.h"
 #include "passes/device/fold.h"
 #include "passes/device/product.h"
 #include "passes/passes.h"
 #include "passes/rewrite.h"
+#include "runtime/program/blocks.h"
 
 typedef struct Eights {
     Graph *g;
@@ -38,7 +43,8 @@ typedef struct Eights {
     int64_t
         *down;    /* per value: its columns, if blocks lie along them; else 0 */
     bool *folded; /* per value: it follows element by element from folds */
-    bool blocks;  /* all GPUs multiply codes with scales of blocks */
+    const ValueId *original; /* again_originals() */
+    bool blocks;             /* all GPUs multiply codes with scales of blocks */
 } Eights;
 
 /* The codes for which v stands, in their own shape; NO_VALUE: v does not cast
@@ -121,39 +127,108 @@ typedef struct BlockCodes {
     bool down; /* blocks lie along columns */
 } BlockCodes;
 
-/* The numbers that become `code` by scales of blocks. */
-static ValueId blocked_numbers(const Graph *g, ValueId code, ValueId scale) {
-    const Node *n = value_maker(g, code), *by;
-    ValueId v = NO_VALUE;
-    n = n && !n->fn && n->op == OP_CAST ? value_maker(g, n->in[0]) : NULL;
-    if (!n || n->fn || n->op != OP_MUL) return NO_VALUE;
-    by = value_maker(g, n->in[1]);
-    if (by && !by->fn && by->op == OP_RECIPROCAL &&
-        same_value(codes_of(g, by->in[0]), scale))
-        v = n->in[0];
-    while (v.i && (n = value_maker(g, v)) && !n->fn &&
-           (node_kind(n) == KIND_VIEW ||
-            (n->op == OP_CAST && !attr_int(n, AK_user) &&
-             dtype_widens(value_dtype(g, n->in[0]), DT_F32))))
+/* The node that computes v, f32, if its op is `op`. */
+static const Node *f32_def(const Graph *g, ValueId v, OpCode op) {
+    const Node *n = def_of(g, v, op);
+    return n && value_dtype(g, v) == DT_F32 ? n : NULL;
+}
+
+static ValueId f32_cast_of(const Graph *g, ValueId v) {
+    const Node *n = f32_def(g, v, OP_CAST);
+    return n ? n->in[0] : NO_VALUE;
+}
+
+/* The other operand of an op of v and c. */
+static ValueId f32_beside(const Graph *g, ValueId v, OpCode op, double c) {
+    const Node *n = f32_def(g, v, op);
+    double x;
+    for (int k = 0; n && k < 2; k++)
+        if (value_number(g, n->in[k], &x) && (float)x == (float)c)
+            return n->in[1 - k];
+    return NO_VALUE;
+}
+
+/* v before it was reshaped, or widened from 16 bits. */
+static ValueId unwidened(const Graph *g, ValueId v) {
+    const Node *n;
+    while ((n = def_of(g, v, OP_RESHAPE)) ||
+           ((n = f32_def(g, v, OP_CAST)) &&
+            dtype_is_low(value_dtype(g, n->in[0]))))
         v = n->in[0];
     return v;
 }
 
-static bool find_blocks(const Graph *g, ValueId v, BlockCodes *to) {
-    const Node *n;
-    ValueId in[2];
-    while ((n = value_maker(g, v)) && !n->fn && node_kind(n) == KIND_VIEW)
-        v = n->in[0];
-    if (!n || n->fn || n->op != OP_MUL) return false;
-    for (int k = 0; k < 2; k++) {
-        in[k] = codes_of(g, n->in[k]);
-        if (!in[k].i) return false;
+/* The numbers from which eight_blocks.c makes that scale; NO_VALUE: by another
+   formula, the codes would differ. */
+static ValueId scaled_numbers(const Graph *g, const Type *codes,
+                              ValueId scale) {
+    const Node *n = def_of(g, scale, OP_CAST);
+    ValueId v = n ? f32_beside(g, n->in[0], OP_MUL, BLOCK_UP) : NO_VALUE;
+    v = f32_beside(g, v, OP_MAX, BLOCK_LEAST);
+    v = f32_beside(g, v, OP_MUL, BLOCK_OF_LARGEST);
+    n = f32_def(g, v, OP_REDUCE_MAX);
+    if (!n || !shape_equal(value_type(g, v), value_type(g, scale)) ||
+        !shape_equal(value_type(g, n->in[0]), codes))
+        return NO_VALUE;
+    n = f32_def(g, n->in[0], OP_ABS);
+    return n ? unwidened(g, n->in[0]) : NO_VALUE;
+}
+
+/* v, or the forward value that it repeats. */
+static ValueId original_of(const Eights *e, ValueId v) {
+    bool repeats = (int)v.i < e->values && e->original[v.i].i;
+    return repeats ? e->original[v.i] : v;
+}
+
+/* The numbers that become `code` by scales of blocks. Backward may compute
+   again the numbers alone, or the scales, too. */
+static ValueId blocked_numbers(const Eights *e, ValueId code, ValueId scale) {
+    const Graph *g = e->g;
+    const Node *n = def_of(g, code, OP_CAST), *by;
+    ValueId v, x = NO_VALUE;
+    n = n ? f32_def(g, n->in[0], OP_MUL) : NULL;
+    by = n ? f32_def(g, n->in[1], OP_RECIPROCAL) : NULL;
+    if (by && same_value(original_of(e, f32_cast_of(g, by->in[0])),
+                         original_of(e, scale)))
+        x = scaled_numbers(g, value_type(g, code), scale);
+    if (!x.i) return NO_VALUE;
+    v = unwidened(g, n->in[0]);
+    return same_value(original_of(e, v), original_of(e, x)) ? v : NO_VALUE;
+}
+
+/* The axis along which the blocks of these codes lie, 2 or 1; 0: pass eight
+   makes no such blocks. */
+static int axis_of_blocks(const Type *code, const Type *scale) {
+    if (code->dtype != DT_F8E4M3 || scale->dtype != DT_E8M0 ||
+        code->rank != 3 || scale->rank != 3)
+        return 0;
+    for (int d = 2; d > 0; d--) {
+        Type one = *code;
+        one.dim[d] = 1;
+        if (code->dim[d] == BLOCK_SIZE && shape_equal(&one, scale)) return d;
     }
-    if (value_dtype(g, in[1]) != DT_E8M0) return false;
-    const Type *t = value_type(g, in[0]);
-    bool down = value_type(g, in[1])->dim[1] == 1;
-    *to = (BlockCodes){in[0], blocked_numbers(g, in[0], in[1]),
-                       down ? t->dim[2] : t->dim[1] * t->dim[2], down};
+    return 0;
+}
+
+/* The codes that v, an operand of a product, stands for. */
+static bool find_blocks(const Eights *e, ValueId v, BlockCodes *to) {
+    const Graph *g = e->g;
+    const Type *read = value_type(g, v), *t;
+    const Node *n;
+    while ((n = def_of(g, v, OP_RESHAPE))) v = n->in[0];
+    n = def_of(g, v, OP_MUL);
+    if (!n || value_dtype(g, v) != DT_BF16) return false;
+    ValueId code = f32_cast_of(g, n->in[0]), scale = f32_cast_of(g, n->in[1]);
+    if (!code.i || !scale.i) return false;
+    t = value_type(g, code);
+    int axis = axis_of_blocks(t, value_type(g, scale));
+    int64_t columns = axis == 1 ? t->dim[2] : t->dim[1] * t->dim[2];
+    if (!axis || type_count(t) == 0 || columns % BLOCK_SIZE ||
+        read->dim[read->rank - 1] != columns ||
+        type_count(t) / columns % BLOCK_SIZE)
+        return false;
+    *to =
+        (BlockCodes){code, blocked_numbers(e, code, scale), columns, axis == 1};
     return to->of.i != 0;
 }
 
@@ -206,7 +281,7 @@ static void find_block_sums(Eights *e) {
         for (int k = 0; k < n->nin && !n->fn; k++) {
             folded |= node_kind(n) == KIND_ELEM && e->folded[n->in[k].i];
             if (n->op == OP_MATMUL && n->nin == 2 &&
-                find_blocks(g, n->in[k], &x) && x.down)
+                find_blocks(e, n->in[k], &x) && x.down)
                 e->down[x.of.i] = x.columns;
         }
         for (int k = 0; k < n->nout; k++) e->folded[n->out[k].i] = folded;
@@ -265,7 +340,7 @@ static bool eights_rule(Rewriter *rw, NodeId id, ValueId *with) {
         (ta && value_type(g, n.in[0])->rank != 2))
         return false;
     BlockCodes bx, bw;
-    if (find_blocks(g, n.in[0], &bx) && find_blocks(g, n.in[1], &bw))
+    if (find_blocks(e, n.in[0], &bx) && find_blocks(e, n.in[1], &bw))
         return blocks_rule(rw, &n, &bx, &bw, with);
     ValueId x = codes_of(g, n.in[0]), w = codes_of(g, n.in[1]);
     if (!x.i || !w.i) return false;
@@ -292,6 +367,7 @@ Status pass_eights(Module *m, PassCtx *cx) {
         e.rows = NEW_ARRAY(cx->scratch, int, e.values);
         e.down = NEW_ARRAY(cx->scratch, int64_t, e.values);
         e.folded = NEW_ARRAY(cx->scratch, bool, e.values);
+        e.original = again_originals(g, cx->scratch, false);
         find_block_sums(&e);
         rewrite_graph(g, cx->scratch, eights_rule, &e);
         move_beside(&e, cx->scratch);
