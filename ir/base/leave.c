@@ -148,13 +148,16 @@ static void end_by(int sig, const sigset_t *set) {
     pthread_sigmask(SIG_UNBLOCK, set, NULL);
 }
 
-/* True if the signal only asked the program to end. A terminal that closes and
-   its shell both send SIGHUP. */
+/* True if the signal only asked the program to end. SIGHUP counts neither as
+   the first signal nor as the second: a terminal that closes and its shell both
+   send it, and systemd sends it with SIGTERM. */
 static bool take_request(int sig) {
-    int none = 0;
+    int before = atomic_load(&requested);
     if (sig == SIGQUIT || !atomic_load(&asks)) return false;
-    if (sig == SIGHUP && atomic_load(&requested) == SIGHUP) return true;
-    if (!atomic_compare_exchange_strong(&requested, &none, sig)) return false;
+    if (before && sig == SIGHUP) return true;
+    if (before && before != SIGHUP) return false;
+    atomic_store(&requested, sig);
+    if (before) return true;
     const char *begin = terminal_redraws(STDERR_FILENO) ? TERMINAL_ERASE : "";
     if (*said) dprintf(STDERR_FILENO, "%s%s\n", begin, said);
     return true;

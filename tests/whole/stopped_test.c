@@ -166,11 +166,11 @@ static void stop_and_go_on(const Compiled *c, Phase phase, int i) {
     snprintf(save, sizeof save, "s%d-%d", phase, i);
     pid_t pid = start(c, save, false);
     static const struct {
-        int number;
+        int number, next; /* 0: none */
         const char *said;
-    } all[] = {{SIGINT, "ended by SIGINT after step"},
-               {SIGTERM, "ended by SIGTERM after step"},
-               {SIGHUP, "ended by SIGHUP after step"}};
+    } all[] = {{SIGINT, 0, "ended by SIGINT after step"},
+               {SIGTERM, SIGHUP, "ended by SIGTERM after step"}, /* systemd */
+               {SIGHUP, SIGHUP, "ended by SIGHUP after step"}};
     int sig = all[i % 3].number, status = 0;
     pid_t ended = 0;
     while (!has_come(pid, save, phase, i) &&
@@ -179,7 +179,7 @@ static void stop_and_go_on(const Compiled *c, Phase phase, int i) {
     pause_us(phase == SAVING || phase == EVALUATING ? i * 397 % 3000 : 0);
     if (!ended) {
         kill(pid, sig);
-        if (sig == SIGHUP) kill(pid, sig); /* by shell and terminal */
+        if (all[i % 3].next) kill(pid, all[i % 3].next);
         status = finish(pid);
     }
     char *error = error_of(save);
