@@ -6,6 +6,7 @@
    schedule_cpu.c    threads, vectors, values kept for later sweeps; cost
    schedule_inner.c  the innermost loops of CPUs
    schedule_cuda.c   blocks, threads, elements per thread
+   schedule_low.c    functions of fewer instructions on GPUs
 
    Printers spell the loops and decide nothing.                              */
 #ifndef AMPC_CODEGEN_KERNEL_SCHEDULE_H
@@ -108,5 +109,11 @@ int64_t cuda_tile_bytes(const Kernel *k, const KInst *in);
 int64_t cuda_tiles_bytes(const Kernel *k);
 /* Columns of a team's partial column sums in shared memory. */
 int64_t cuda_sum_columns(const Kernel *k);
+
+/* ---- schedule_low.c ------------------------------------------------------ */
+
+/* Marks exp and the like that take fewer instructions, since that changes at
+   most the last of 16 bits. */
+void schedule_low(Arena *a, Kernel *k);
 
 #endif

@@ -458,57 +458,12 @@ static int row_slices(int64_t blocks, int64_t cols) {
     return n;
 }
 
-/* ---- functions for 16 bits ----------------------------------------------- */
-
-/* How exactly a value is needed: of it come numbers of 16 bits, by factors and
-   choices alone; or also by a difference from 0 or 1; or others. */
-typedef enum LowNeed { NEED_LOW, NEED_LOW_NEAR_ONE, NEED_EXACT } LowNeed;
-
-static bool is_unit(const Kernel *k, int id) {
-    const KInst *in = kinst_at(k, id);
-    if (in->op == K_CONST) return in->f == 0 || in->f == 1;
-    return in->op == K_OP && in->code == OP_WHERE && is_unit(k, in->in[1]) &&
-           is_unit(k, in->in[2]);
-}
-
-/* What reader `in`, whose own result is needed so exactly, needs of operand j.
- */
-static LowNeed need_of(const Kernel *k, const KInst *in, int j, LowNeed need) {
-    if (in->op == K_ROUND)
-        return dtype_is_low(in->dtype) ? NEED_LOW : NEED_EXACT;
-    if (in->op != K_OP || in->type != KT_F32) return NEED_EXACT;
-    if (op_growth[in->code] == GROWTH_CHOICE) return j ? need : NEED_EXACT;
-    if (in->code == OP_SUB)
-        return !j && need != NEED_EXACT && is_unit(k, in->in[1])
-                   ? NEED_LOW_NEAR_ONE
-                   : NEED_EXACT;
-    bool factor = in->code == OP_MUL || in->code == OP_NEG;
-    return factor ? need : NEED_EXACT;
-}
-
-/* exp and the like by fewer instructions, where that changes at most the last
-   of 16 bits. */
-static void choose_low(Arena *a, Kernel *k) {
-    LowNeed *need = NEW_ARRAY(a, LowNeed, k->insts.len);
-    for (int id = k->insts.len - 1; id > 0; id--) {
-        KInst *in = kinst_at(k, id);
-        const OpLow *low = &op_low[in->op == K_OP ? in->code : 0];
-        for (int j = 0; j < KINST_READS; j++) {
-            int x = kinst_read(in, j);
-            LowNeed n = x ? need_of(k, in, j, need[id]) : NEED_LOW;
-            if (n > need[x]) need[x] = n;
-        }
-        in->low = in->op == K_OP && in->type == KT_F32 && low->insts > 0 &&
-                  need[id] <= (low->near_one ? NEED_LOW_NEAR_ONE : NEED_LOW);
-    }
-}
-
 /* ---- all ----------------------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k) {
     int64_t rows = kernel_rows(k), cols = kernel_cols(k);
     int folds = 0;
-    choose_low(a, k);
+    schedule_low(a, k);
     for (int id = 1; id < k->insts.len; id++)
         folds += kinst_at(k, id)->op == K_REDUCE;
     if (k->form == KF_FOLD) {

@@ -72,7 +72,39 @@ TEST_CASE(low_functions, of_a_kernel) {
               " %y = cast %l : bf16[64,300] }",
               OP_EXP, 1, 0);
     check_low(gpu,
+              "point { %e = exp %x\n %m = mul %e, %x\n %d = sub %m, 1.0\n"
+              " %y = cast %d : bf16[64,300] }",
+              OP_EXP, 1, 0);
+    check_low(gpu,
               "row { %e = exp %x\n %s = reduce_sum %e {axes=[1], keepdims=1}\n"
               " %d = div %e, %s\n %y = cast %d : bf16[64,300] }",
               OP_EXP, 1, 0);
+}
+
+/* A reader that needs all bits decides, wherever it stands among the others. */
+TEST_CASE(low_functions, of_several_readers) {
+    const TargetKind gpu = TARGET_CUDA;
+    check_low(gpu,
+              "point { %e = exp %x\n %l = log %e\n"
+              " %b = cast %l : bf16[64,300]\n %f = cast %e : bf16[64,300]\n"
+              " %y = add %b, %f : bf16[64,300] }",
+              OP_EXP, 1, 0);
+    check_low(gpu,
+              "point { %e = exp %x\n %f = cast %e : bf16[64,300]\n"
+              " %l = log %e\n %b = cast %l : bf16[64,300]\n"
+              " %y = add %b, %f : bf16[64,300] }",
+              OP_EXP, 1, 0);
+    check_low(gpu,
+              "point { %e = exp %x\n %l = less %e, %x\n"
+              " %w = where %l, %e, 0.0\n %y = cast %w : bf16[64,300] }",
+              OP_EXP, 1, 0);
+    /* errors of factors add up */
+    check_low(gpu,
+              "point { %e = gelu %x\n %s = mul %e, %e\n"
+              " %y = cast %s : f16[64,300] }",
+              OP_GELU, 1, 0);
+    check_low(gpu,
+              "point { %e = gelu %x\n %s = mul %e, %x\n"
+              " %y = cast %s : f16[64,300] }",
+              OP_GELU, 1, 1);
 }
