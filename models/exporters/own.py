@@ -391,9 +391,19 @@ def kept():
             g, = torch.autograd.grad(s.e(h).sum(), x, create_graph=True)
             return F.cross_entropy(s.m(h) * torch.ones_like(s.o(x)).sum(), t) + g.square().mean()
 
+    class PartsUnused(Base):
+        """Gradients that may be None, of a gradient by torch.func, beside a teacher that forward writes."""
+        own_loss = True
+        def __init__(s): super().__init__(); s.t = nn.Linear(4, 3).requires_grad_(False)
+        def forward(s, x):
+            with torch.no_grad(): s.t.weight.mul_(0.9).add_(s.m.weight, alpha=0.1)
+            g = torch.func.grad(lambda v: s.m(torch.tanh(s.l(v))).sin().sum())(x)
+            found = torch.autograd.grad(g.square().sum() + s.l(x).sum(), [s.l.weight, s.m.weight, s.m.bias, s.t.weight], create_graph=True, allow_unused=True)
+            return sum(v.square().mean() for v in found if v is not None) + (s.m(x) - s.t(x)).square().mean()
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, SpikingKept, TwoResults, Binarised, Modes, AllFrozen, Averaged, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, TimesTwo, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, GradientPastNoGrad, GradientParts, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
+                              Special, Decomposed, Rare, BagModes, Probable, AttentionRanks, Equation, Critic, Inner, NoGradient, PartsUnused, GradientPastNoGrad, GradientParts, Written, Spectrum, GaussianProcess, FourierOperator, Solved,
                               *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet), *kinds(Assigned))]

@@ -4,7 +4,9 @@
 torch, over objects that have what it reads of torch's.
 
 usage: torch_export_test.py     in the root of the sources"""
+import contextlib
 import os
+import random
 import re
 import sys
 import types
@@ -126,6 +128,7 @@ from ampc import _torch_grad as grad  # noqa: E402
 from ampc import _torch_ops as ops  # noqa: E402
 from ampc import _torch_reached as reached  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
+from ampc import _torch_undone as undone  # noqa: E402
 from ampc import _torch_written as written  # noqa: E402
 
 TRACE = '''  File "/usr/lib/python3/torch/nn/functional.py", line 9, in linear
@@ -240,15 +243,11 @@ class Refusals(unittest.TestCase):
         self.assertEqual(len(found), 1)
 
     def test_gradients_of_forward(self):
-        transforms = torch._functorch.eager_transforms
-        before = transforms._autograd_grad
         with refusal.hooks() as found:
             with self.assertRaises(NotImplementedError):
                 Tensor().backward()
             self.assertIn("backward is not exported: call torch.autograd.grad",
                           found[-1])
-            self.assertIs(transforms._autograd_grad, func._gradients)
-        self.assertIs(transforms._autograd_grad, before)
 
     def test_what_depends_on_values(self):
         kind = Thing(name="DATA_DEPENDENT_ERROR")
@@ -284,6 +283,41 @@ class Gradients(unittest.TestCase):
             self.assertEqual(call(x, [x, x], None, None, True, True, True, False, True),
                              (x, x))
 
+    def test_the_run_that_finds_them_has_torchs_own_gradients(self):
+        """Calls of torch.func, and zeros, are not among those that may be None."""
+        transforms, seen = torch._functorch.eager_transforms, []
+        mode = grad._Recorded()
+
+        def record(**kwargs):
+            mode.__torch_function__(torch.autograd.grad, (), (), kwargs)
+
+        def forward():
+            seen.append(transforms._autograd_grad is func._gradients)
+            record(allow_unused=False)
+            record(allow_unused=True)
+            transforms._autograd_grad()
+            record(allow_unused=True, materialize_grads=True)
+
+        def capture(*_):
+            if grad._nones is None:
+                raise grad.Unknown
+            return grad._nones
+        null = contextlib.nullcontext
+        with unittest.mock.patch.multiple(
+                torch.autograd, grad=lambda **_: [1, None]), \
+                unittest.mock.patch.multiple(
+                    transforms, _autograd_grad=lambda: record(allow_unused=True)), \
+                unittest.mock.patch.object(torch, "enable_grad", null), \
+                unittest.mock.patch.object(grad._Recorded, "__enter__",
+                                           lambda *_: None, create=True), \
+                unittest.mock.patch.object(grad._Recorded, "__exit__",
+                                           lambda *_: None, create=True), \
+                unittest.mock.patch.object(captured, "_capture", capture), \
+                unittest.mock.patch.object(undone, "run", lambda *_: forward()), \
+                refusal.hooks():
+            found = captured.capture(Thing(buffers=list), (), {}, True, None)
+        self.assertEqual((found, seen), ([[False, True]], [False]))
+
     def test_several_gradients(self):
         x = Tensor()
         x.numel = lambda: 1
@@ -313,6 +347,57 @@ class Gradients(unittest.TestCase):
                 self.assertIn("the backward of F reads what its forward saved",
                               defect(True, x=x))
             self.assertIn("F takes or gives complex numbers", defect(False, None))
+
+
+class Undone(unittest.TestCase):
+    def test_run(self):
+        """A run that writes parameters, buffers, attributes and its input."""
+        class Numbers(Tensor):
+            def __init__(self, n):
+                super().__init__()
+                self.n, self.data, self.device = n, self, Thing(type="cpu")
+
+            def detach(self):
+                return self
+
+            def clone(self):
+                return Numbers(self.n)
+
+            def requires_grad_(self, _):
+                return self
+
+            def copy_(self, other):
+                self.n = other.n
+
+        class Writes:
+            def __init__(self):
+                self._parameters, self._buffers = {"w": Numbers(1)}, {"b": Numbers(2)}
+                self.steps = 0
+
+            def parameters(self):
+                return self._parameters.values()
+
+            def buffers(self):
+                return self._buffers.values()
+
+            def modules(self):
+                return [self]
+
+            def __call__(self, x):
+                self.steps += 1
+                random.random()
+                for v in self._parameters["w"], self._buffers["b"], x:
+                    v.n += 5
+                self._buffers["b"] = Numbers(9)
+
+        module, x, place = Writes(), Numbers(3), random.getstate()
+        weight, buffer = module._parameters["w"], module._buffers["b"]
+        with unittest.mock.patch.object(torch.random, "fork_rng",
+                                        lambda devices: contextlib.nullcontext()):
+            undone.run(module, (x,), {})
+        self.assertEqual((weight.n, buffer.n, x.n, module.steps), (1, 2, 3, 0))
+        self.assertIs(module._buffers["b"], buffer)
+        self.assertEqual(random.getstate(), place)
 
 
 class Written(unittest.TestCase):

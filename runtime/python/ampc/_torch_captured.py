@@ -14,9 +14,11 @@ from typing import Any, Iterator, Mapping
 import torch
 import torch.utils._pytree as pytree
 
+from . import _torch_func as func
 from . import _torch_grad as grad
 from . import _torch_ops as ops
 from . import _torch_refusal as refusal
+from . import _torch_undone as undone
 
 # ---- arguments --------------------------------------------------------------
 
@@ -120,8 +122,7 @@ def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
         return _capture(module, args, kwargs, any_batch, given, state)
     except grad.Unknown:
         _restore(state)
-    with grad.found_out(lambda: module(*args, **kwargs)):
-        _restore(state)
+    with grad.found_out(lambda: undone.run(module, args, kwargs)):
         return _capture(module, args, kwargs, any_batch, given, state)
 
 
@@ -149,7 +150,7 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool, given: Any,
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
             with ops.Captured(), _reporting(), _unchecked(), _masked(), \
-                    _followed():
+                    _followed(), func.followed():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e

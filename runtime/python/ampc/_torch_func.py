@@ -96,11 +96,23 @@ def _basis(tensors: Sequence[Any], numels: Sequence[int],
                     for c, t in zip(rows.split(list(numels), 1), tensors))
 
 
-def patches() -> list[tuple[Any, str, Any]]:
-    """(module, name, what stands there while a module is captured)"""
+_OURS = {
+    "grad_increment_nesting": _at_level_0, "_wrap_all_tensors": _copies,
+    "_create_differentiable": _same, "_undo_create_differentiable": _results,
+    "_autograd_grad": _gradients, "_chunked_standard_basis_for_": _basis,
+    "_jvp_with_argnums": _jvp}
+
+
+@contextlib.contextmanager
+def followed() -> Iterator[None]:
+    """torch.func takes gradients by ampc::grad, of whose results only the shapes are
+    right: a run that reads their numbers needs torch's own."""
     from torch._functorch import eager_transforms as torchs
-    return [(torchs, name, value) for name, value in (
-        ("grad_increment_nesting", _at_level_0), ("_wrap_all_tensors", _copies),
-        ("_create_differentiable", _same), ("_undo_create_differentiable", _results),
-        ("_autograd_grad", _gradients), ("_chunked_standard_basis_for_", _basis),
-        ("_jvp_with_argnums", _jvp))]
+    before = {name: getattr(torchs, name) for name in _OURS}
+    for name, value in _OURS.items():
+        setattr(torchs, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torchs, name, value)

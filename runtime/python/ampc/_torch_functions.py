@@ -12,8 +12,10 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import _torch_forms as forms
+from . import _torch_func as func
 from . import _torch_grad as grad
 from . import _torch_linear as linear
+from . import _torch_undone as undone
 
 # ---- autograd Functions -----------------------------------------------------
 #
@@ -235,8 +237,7 @@ def _defect(name: str, call: Any, again: bool) -> str | None:
 def defects(calls: list[Any], module: Any, args: Any, kwargs: Any,
             line: Callable[[str], str], again: bool) -> list[str]:
     """Functions whose backward the file would not have, or, if `again`, its own
-    gradient; the module runs once for it, and its buffers and the random numbers
-    are restored."""
+    gradient; the module runs once for it."""
     found: list[str] = []
     if not calls:
         return found
@@ -247,12 +248,8 @@ def defects(calls: list[Any], module: Any, args: Any, kwargs: Any,
         found.extend([f"{line(trace())}: {what}"] if what else [])
         return call.out[0] if call.single else call.out
 
-    state = [(b, b.detach().clone()) for b in module.buffers()]
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), \
-            grad.Skipped(), _patched(apply):
-        module(*args, **kwargs)
-    for buffer, value in state:
-        buffer.data.copy_(value)
+    with torch.no_grad(), grad.Skipped(), func.followed(), _patched(apply):
+        undone.run(module, args, kwargs)
     return found
 
 

@@ -123,11 +123,29 @@ def _is_none(n: int) -> list[bool]:
 class _Recorded(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
         if func is torch.autograd.grad and not _own and _nones is not None and \
-                (kwargs or {}).get("allow_unused", len(args) > 6 and args[6]):
+                kwargs.get("allow_unused") and not kwargs.get("materialize_grads"):
             _nones.append([g is None for g in found])
         return found
+
+
+@contextlib.contextmanager
+def _func_untouched() -> Iterator[None]:
+    """Calls that torch.func makes are its own."""
+    from torch._functorch import eager_transforms as torchs
+    before = torchs._autograd_grad
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with untouched():
+            return before(*args, **kwargs)
+
+    torchs._autograd_grad = call
+    try:
+        yield
+    finally:
+        torchs._autograd_grad = before
 
 
 @contextlib.contextmanager
@@ -136,7 +154,7 @@ def found_out(forward: Callable[[], Any]) -> Iterator[None]:
     global _nones
     _nones = []
     try:
-        with torch.random.fork_rng(devices=[]), _Recorded():
+        with torch.enable_grad(), _func_untouched(), _Recorded():
             forward()
         yield
     finally:

@@ -9,7 +9,6 @@ from typing import Any, Iterator, Sequence
 
 import torch
 
-from . import _torch_func as func
 from . import _torch_functions as functions
 from ._c import Error, Status
 
@@ -123,5 +122,5 @@ def hooks() -> Iterator[list[str]]:
         raise NotImplementedError(found[-1])
 
     with _patched([(torch.Tensor, "register_hook", record),
-                   (torch.Tensor, "backward", backward), *func.patches()]):
+                   (torch.Tensor, "backward", backward)]):
         yield found
