@@ -287,6 +287,8 @@ class Gradients(unittest.TestCase):
         """Calls of torch.func, and zeros, are not among those that may be None."""
         transforms, seen = torch._functorch.eager_transforms, []
         mode = grad._Recorded()
+        module = Thing(buffers=list, _parameters={}, _buffers={})
+        module.modules = lambda: [module]
 
         def record(**kwargs):
             mode.__torch_function__(torch.autograd.grad, (), (), kwargs)
@@ -300,6 +302,7 @@ class Gradients(unittest.TestCase):
 
         def capture(*_):
             if grad._nones is None:
+                module.b = "of torch.export"
                 raise grad.Unknown
             return grad._nones
         null = contextlib.nullcontext
@@ -315,8 +318,9 @@ class Gradients(unittest.TestCase):
                 unittest.mock.patch.object(captured, "_capture", capture), \
                 unittest.mock.patch.object(undone, "run", lambda *_: forward()), \
                 refusal.hooks():
-            found = captured.capture(Thing(buffers=list), (), {}, True, None)
+            found = captured.capture(module, (), {}, True, None)
         self.assertEqual((found, seen), ([[False, True]], [False]))
+        self.assertFalse(hasattr(module, "b"))
 
     def test_several_gradients(self):
         x = Tensor()
@@ -418,6 +422,15 @@ class Captures(unittest.TestCase):
             self.assertFalse(layers._detect_is_causal_mask("mask", None, 5))
             self.assertTrue(layers._detect_is_causal_mask("mask", is_causal=True))
         self.assertIs(layers._detect_is_causal_mask, before)
+
+    def test_hooks_of_torch_end(self):
+        hooks = {1: "the user's"}
+        with unittest.mock.patch.object(
+                torch.nn.modules.module, "_global_buffer_registration_hooks", hooks):
+            with self.assertRaises(grad.Unknown), captured._left_alone():
+                hooks[2] = "torch's"
+                raise grad.Unknown
+        self.assertEqual(hooks, {1: "the user's"})
 
 
 class Indices(unittest.TestCase):

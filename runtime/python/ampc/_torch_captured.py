@@ -114,13 +114,27 @@ def _followed() -> Iterator[None]:
         mode.__enter__, mode.__exit__ = enter, leave
 
 
+@contextlib.contextmanager
+def _left_alone() -> Iterator[None]:
+    """torch leaves a hook on all buffers of the process where a capture fails."""
+    hooks: Any = torch.nn.modules.module._global_buffer_registration_hooks
+    before = dict(hooks)
+    try:
+        yield
+    finally:
+        hooks.clear()
+        hooks.update(before)
+
+
 def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             given: Any) -> Any:
     """The exported program."""
     state = [(b, b.detach().clone()) for b in module.buffers()]
+    attributes = undone.attributes(module)
     try:
         return _capture(module, args, kwargs, any_batch, given, state)
     except grad.Unknown:
+        undone.put_back(attributes)
         _restore(state)
     with grad.found_out(lambda: undone.run(module, args, kwargs)):
         return _capture(module, args, kwargs, any_batch, given, state)
@@ -150,7 +164,7 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool, given: Any,
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
             with ops.Captured(), _reporting(), _unchecked(), _masked(), \
-                    _followed(), func.followed():
+                    _followed(), func.followed(), _left_alone():
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e

@@ -36,20 +36,29 @@ def _generators(tensors: Any) -> Iterator[None]:
             numpy.random.set_state(of_numpy)
 
 
+def attributes(module: Any) -> list[Any]:
+    """What put_back() takes."""
+    return [(of, dict(of)) for m in module.modules()
+            if not isinstance(m, torch.jit.ScriptModule)
+            for of in (vars(m), m._parameters, m._buffers)]
+
+
+def put_back(places: Any) -> None:
+    for of, before in places:
+        of.clear()
+        of.update(before)
+
+
 @contextlib.contextmanager
 def _module(module: Any) -> Iterator[None]:
     """It has its attributes again afterwards, and they their numbers."""
     state = [(x, x.detach().clone())
              for x in [*module.parameters(), *module.buffers()]]
-    places = [(of, dict(of)) for m in module.modules()
-              if not isinstance(m, torch.jit.ScriptModule)
-              for of in (vars(m), m._parameters, m._buffers)]
+    places = attributes(module)
     try:
         yield
     finally:
-        for of, before in places:
-            of.clear()
-            of.update(before)
+        put_back(places)
         for x, value in state:
             x.data.copy_(value)
 
