@@ -210,6 +210,11 @@ static int axis_of_blocks(const Type *code, const Type *scale) {
     return 0;
 }
 
+/* True if numbers of 16 bits of type d are as large as codes times scales. */
+static bool holds_scaled_codes(DType d) {
+    return dtype_is_low(d) && dtype_info[d].most > 0x1p127;
+}
+
 /* The codes that v, an operand of a product, stands for. */
 static bool find_blocks(const Eights *e, ValueId v, BlockCodes *to) {
     const Graph *g = e->g;
@@ -217,7 +222,7 @@ static bool find_blocks(const Eights *e, ValueId v, BlockCodes *to) {
     const Node *n;
     while ((n = def_of(g, v, OP_RESHAPE))) v = n->in[0];
     n = def_of(g, v, OP_MUL);
-    if (!n || value_dtype(g, v) != DT_BF16) return false;
+    if (!n || !holds_scaled_codes(value_dtype(g, v))) return false;
     ValueId code = f32_cast_of(g, n->in[0]), scale = f32_cast_of(g, n->in[1]);
     if (!code.i || !scale.i) return false;
     t = value_type(g, code);
