@@ -3,7 +3,8 @@
 
    A run listens at an address without a file, made of the checkpoint's folder
    and name; the system gives it up when the process ends, however it ends. A
-   run of another machine, or of another network namespace, is not seen. */
+   run of another machine, or of another network namespace, is not seen; the
+   number of one in another PID namespace is 0. */
 #define _GNU_SOURCE
 #include "frontend/run/run_cmd.h"
 
@@ -18,7 +19,7 @@
 
 #include "ir/base/base.h"
 
-enum { CLAIMS = 3 };
+enum { CLAIMS = 5 };
 /* Until this process runs again, or ends; 0: none. */
 static int claims_held[CLAIMS];
 
@@ -39,17 +40,19 @@ static bool claim_address(const char *path, struct sockaddr_un *to,
     return true;
 }
 
-/* The process that listens there; 0: none that may write for this user. */
-static long claim_holder(const struct sockaddr_un *at, socklen_t length) {
+/* Whether a process that may write for this user listens there. */
+static bool claim_holder(const struct sockaddr_un *at, socklen_t length,
+                         long *pid) {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct ucred who = {0};
     socklen_t n = sizeof who;
-    if (fd < 0 || connect(fd, (const struct sockaddr *)at, length) != 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) != 0 ||
-        (who.uid != geteuid() && who.uid != 0))
-        who.pid = 0;
+    bool held = fd >= 0 &&
+                connect(fd, (const struct sockaddr *)at, length) == 0 &&
+                getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 &&
+                (who.uid == geteuid() || who.uid == 0 || geteuid() == 0);
     if (fd >= 0) close(fd);
-    return (long)who.pid;
+    *pid = (long)who.pid;
+    return held;
 }
 
 static Status claim_file(Run *r, const char *path, const char *role, int *fd) {
@@ -60,14 +63,24 @@ static Status claim_file(Run *r, const char *path, const char *role, int *fd) {
     if (*fd < 0) return *fd = 0, OK; /* not every machine has them */
     if (bind(*fd, (const struct sockaddr *)&at, length) == 0)
         return listen(*fd, SOMAXCONN), OK;
-    long pid = errno == EADDRINUSE ? claim_holder(&at, length) : 0;
+    long pid = 0;
+    bool held = errno == EADDRINUSE && claim_holder(&at, length, &pid);
     close(*fd);
     *fd = 0;
-    if (!pid || pid == (long)getpid()) return OK;
+    if (!held || pid == (long)getpid()) return OK;
+    Str who =
+        pid ? internf("process %ld", pid) : "a process of another container";
     return fail(&r->diag, (Loc){.file = intern(path)},
-                "%s: process %ld writes this file, too: end it, or choose "
-                "another name",
-                role, pid);
+                "%s: %s writes this file, too: end it, or choose another name",
+                role, who);
+}
+
+/* With the previous one, which has a name of its own. */
+static Status claim_checkpoint(Run *r, const char *path, const char *role,
+                               int fds[2]) {
+    if (!path) return OK;
+    TRY(claim_file(r, path, role, &fds[0]));
+    return claim_file(r, internf("%s.prev", path), role, &fds[1]);
 }
 
 Status run_claim(Run *r) {
@@ -77,7 +90,8 @@ Status run_claim(Run *r) {
         claims_held[i] = 0;
     }
     if (r->rank) return OK;
-    TRY(claim_file(r, o->save, "--save", &claims_held[0]));
-    TRY(claim_file(r, o->save_best, "--save-best", &claims_held[1]));
-    return claim_file(r, o->save_weights, "--save-weights", &claims_held[2]);
+    int *held = claims_held;
+    TRY(claim_checkpoint(r, o->save, "--save", held));
+    TRY(claim_checkpoint(r, o->save_best, "--save-best", held + 2));
+    return claim_file(r, o->save_weights, "--save-weights", held + 4);
 }

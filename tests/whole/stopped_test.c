@@ -254,6 +254,10 @@ TEST_CASE(stopped, one_run_writes_a_checkpoint) {
              (int)pid);
     CHECK_HAS(error, says);
     free(error);
+    CHECK(finish(start(&c, "both.prev", false)) != 0);
+    error = error_of("both.prev"); /* the first one's previous checkpoint */
+    CHECK_HAS(error, says);
+    free(error);
     kill(pid, SIGCONT);
     CHECK_EQ_INT(finish(pid), 0);
     same_file("both", "whole");
