@@ -5,6 +5,7 @@ torch, over objects that have what it reads of torch's.
 
 usage: torch_export_test.py     in the root of the sources"""
 import contextlib
+import operator
 import os
 import random
 import re
@@ -126,6 +127,7 @@ from ampc import _torch_func as func  # noqa: E402
 from ampc import _torch_functions as functions  # noqa: E402
 from ampc import _torch_grad as grad  # noqa: E402
 from ampc import _torch_ops as ops  # noqa: E402
+from ampc import _torch_passed as passed  # noqa: E402
 from ampc import _torch_reached as reached  # noqa: E402
 from ampc import _torch_refusal as refusal  # noqa: E402
 from ampc import _torch_undone as undone  # noqa: E402
@@ -501,6 +503,51 @@ class Reached(unittest.TestCase):
         def read(p, y, last): return node(OpOverload(False), y, value=Tensor())
         self.assertEqual(self.unreached(copied, view, write, read), [])
         self.assertEqual(self.unreached(copied, copied, write, read), ["net.p"])
+
+
+class Passed(unittest.TestCase):
+    """Writes under no_grad() or through .data, which a gradient passes in PyTorch."""
+
+    def lost(self, make, frozen=()):
+        """Of a program that computes h of a parameter p; make gives what follows."""
+        p = Node(op="placeholder", name="p", target="p", args=(), kwargs={},
+                 all_input_nodes=[], meta={})
+        h = node(OpOverload(False), p, value=Tensor())
+        made = program([p, h, *make(h, p)])
+        made.graph_signature.inputs_to_parameters = {"p": "net.p"}
+        return passed.lost(made, frozen)
+
+    def test_data(self):
+        detach = torch.ops.aten.detach.default
+
+        def write(h, p, views=True):
+            cut = node(detach, h, value=Tensor())
+            view = node(OpOverload(False, views), cut, value=Tensor())
+            return [cut, view, node(OpOverload(True), view, name="write", value=Tensor())]
+        self.assertEqual([n.name for n in self.lost(write)], ["write"])
+        self.assertEqual(self.lost(write, ["net.p"]), [])
+        # a copy; the parameter itself, of which reached.parameters tells; a plain view
+        self.assertEqual(self.lost(lambda h, p: write(h, p, False)), [])
+        self.assertEqual(self.lost(lambda h, p: write(p, p)), [])
+        self.assertEqual(self.lost(lambda h, p: [node(OpOverload(True), h,
+                                                      value=Tensor())]), [])
+
+    def test_no_grad(self):
+        def region(h, enabled, copied):
+            x = Node(op="placeholder", name="x", args=(), meta={}, all_input_nodes=[])
+            y = node(OpOverload(False), x, value=Tensor())
+            last = node(OpOverload(True), y if copied else x, name="write", value=Tensor())
+            end = Node(op="output", args=((last,),))
+            outer = Thing(part=GraphModule([x, y, last, end]))
+            part = Node(op="get_attr", target="part", args=(), meta={}, all_input_nodes=[])
+            made = node(torch.ops.higher_order.wrap_with_set_grad_enabled, enabled, part, h)
+            made.graph = Thing(owning_module=outer)
+            got = node(operator.getitem, made, 0, value=Tensor())
+            return [part, made, got, node(OpOverload(True), got, value=Tensor())]
+        for enabled, copied, found in ((False, False, ["write"]), (True, False, []),
+                                       (False, True, [])):
+            self.assertEqual([n.name for n in self.lost(
+                lambda h, p: region(h, enabled, copied))], found)
 
 
 class Bodies(unittest.TestCase):

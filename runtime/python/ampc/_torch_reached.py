@@ -17,7 +17,12 @@ def has_gradient(value: Any) -> bool:
         value.is_floating_point() or value.is_complex())
 
 
-def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
+def result_has_gradient(node: Any) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or has_gradient(value)
+
+
+def shared(node: Any) -> Iterator[tuple[Any, bool]]:
     """Operands whose memory a node's results may have, or writes to; whether it
     writes."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -40,7 +45,7 @@ class _Memory:
         self._parent: dict[Any, Any] = {}
         writes = []
         for node in graph.nodes:
-            for operand, written in _shared(node):
+            for operand, written in shared(node):
                 self._parent[self._first(operand)] = self._first(node)
                 writes += [node] if written else []
         self._writes: dict[Any, list[Any]] = {}
@@ -62,7 +67,7 @@ def _writers(program: Any) -> list[Any]:
     names = program.graph_signature.inputs_to_parameters
     return [n for m in program.graph_module.modules()
             if isinstance(m, torch.fx.GraphModule) and m.graph is not program.graph
-            for n in m.graph.nodes if any(w for _, w in _shared(n))] + [
+            for n in m.graph.nodes if any(w for _, w in shared(n))] + [
         w for n in program.graph.nodes if n.name in names for w in memory.writes(n)]
 
 

@@ -11,6 +11,7 @@ import torch
 from . import _torch_functions as functions
 from . import _torch_losses as losses
 from . import _torch_ops as ops
+from . import _torch_passed as passed
 from . import _torch_reached as reached
 from . import _torch_refusal as refusal
 
@@ -285,12 +286,16 @@ def translate(program: Any, module: Any, output_names: Sequence[str] | None,
     names = output_names or _output_names(program)
     frozen = _name_parameters(program, module)
     prepared = _prepare(program)
+    lost = passed.lost(prepared, frozen)
     unreached, changed = reached.parameters(prepared, frozen)
     frozen += unreached
     refusal.refuse([
         f"{refusal.line(node.meta.get('stack_trace'))}: writes the parameter {name}, "
         "which trains: compute another tensor from it for what follows (for max_norm "
-        "from the rows), or set requires_grad = False" for name, node in changed])
+        "from the rows), or set requires_grad = False" for name, node in changed] + [
+        f"{refusal.line(node.meta.get('stack_trace'))}: writes a tensor under no_grad() or "
+        "through .data, and its gradient passes what is written: write y = h + (new - "
+        "h).detach() in its place" for node in lost])
 
     def write(p: Any) -> Any:
         with _keeping_updates(p):

@@ -6,7 +6,8 @@ The file is an ordinary one of torch.onnx.export(dynamo=True, optimize=False).
 _torch_captured.py makes the program, _torch_refusal.py says what cannot be
 exported, _torch_differentiated.py has gradients that forward takes, and
 _torch_written.py changes the program where that exporter loses what
-training needs, _torch_reached.py tells which parameters train.
+training needs, _torch_reached.py tells which parameters train, _torch_passed.py
+which writes a gradient would pass.
 _torch_functions.py has autograd Functions and operators that become several
 others, _torch_ops.py operators that become one of domain ampc.
 _torch_losses.py is for what torch.onnx fails at, _torch_bodies.py for other
