@@ -337,7 +337,9 @@ class Gradients(unittest.TestCase):
     def test_bounds_of_two_kinds(self):
         seen = ops._clamp(lambda x, low, high: (low, high))
         self.assertEqual([type(b) for b in seen(Tensor(), 1e-6, 1)], [float, float])
-        self.assertEqual([type(b) for b in seen(Tensor(False), 0.5, 1)], [float, int])
+        self.assertEqual([type(b) for b in seen(Tensor(False), 0.5, 1)], [float, float])
+        self.assertEqual([type(b) for b in seen(Tensor(), -.25, True)], [float, float])
+        self.assertEqual([type(b) for b in seen(Tensor(False), 0, 1)], [int, int])
         self.assertEqual(seen(Tensor(), max=3), (None, 3))
 
     def test_functions(self):

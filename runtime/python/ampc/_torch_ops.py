@@ -119,7 +119,8 @@ def _nanquantile(*args: Any, **options: Any) -> Any:
 def _clamp(clamp: Any) -> Any:
     """torch.onnx fails at bounds of an int and a float."""
     def call(x: Any, min: Any = None, max: Any = None, **options: Any) -> Any:
-        if x.is_floating_point() and {type(min), type(max)} == {int, float}:
+        kinds = {type(min), type(max)}
+        if float in kinds and kinds <= {int, float, bool}:
             min, max = float(min), float(max)
         return clamp(x, min, max, **options)
     return call
