@@ -244,6 +244,27 @@ class Refusals(unittest.TestCase):
         Tensor().register_hook(print)
         self.assertEqual(len(found), 1)
 
+    def test_no_grad_inside_of_autocast(self):
+        class Mode:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                pass
+
+        for cast in False, True:
+            with unittest.mock.patch.multiple(
+                    torch, create=True, no_grad=Mode, is_grad_enabled=lambda: True,
+                    is_autocast_enabled=lambda kind, on=cast: on and kind == "cpu"):
+                with refusal.forgotten() as found:
+                    with torch.no_grad():
+                        pass
+                with torch.no_grad():
+                    pass
+            self.assertEqual(len(found), cast)
+        self.assertIn("with torch.no_grad():: torch.export drops no_grad() inside of "
+                      "autocast()", found[0])
+
     def test_gradients_of_forward(self):
         with refusal.hooks() as found:
             with self.assertRaises(NotImplementedError):

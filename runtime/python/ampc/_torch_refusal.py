@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from typing import Any, Iterator, Sequence
 
 import torch
@@ -123,4 +124,25 @@ def hooks() -> Iterator[list[str]]:
 
     with _patched([(torch.Tensor, "register_hook", record),
                    (torch.Tensor, "backward", backward)]):
+        yield found
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[list[str]]:
+    """Calls of no_grad() inside of autocast(), which torch.export drops: gradients pass
+    what they compute (findings/torch_export_no_grad_in_autocast.sh)."""
+    found: list[str] = []
+    mode: Any = torch.no_grad
+    enter, here = mode.__enter__, os.path.dirname(__file__)
+
+    def begin(self: Any) -> Any:
+        cast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+        caller = sys._getframe(1).f_code.co_filename
+        if cast and torch.is_grad_enabled() and not caller.startswith(here):
+            found.append(f"{line(functions.trace())}: torch.export drops no_grad() inside "
+                         "of autocast(), so gradients pass: put no_grad() around autocast(), "
+                         "or detach() what it computes")
+        return enter(self)
+
+    with _patched([(mode, "__enter__", begin)]):
         yield found

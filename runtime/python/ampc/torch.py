@@ -106,7 +106,7 @@ def export(module: Any, args: Any, path: Path, *,
         if dynamic_shapes is None:
             args, kwargs, any_batch = captured.batched(args, kwargs)
         calls: list[Any] = []
-        with refusal.hooks() as hooks:
+        with refusal.hooks() as hooks, refusal.forgotten() as lost:
             try:
                 with functions.traced(calls):
                     program = captured.capture(module, args, kwargs, any_batch,
@@ -155,3 +155,5 @@ def export(module: Any, args: Any, path: Path, *,
         bodies.add_bodies(model.model)
         model.model.metadata_props[MARK] = "1"
         model.save(os.fspath(path), external_data=external_data)
+    for text in dict.fromkeys(lost):
+        warnings.warn(text, stacklevel=2)
