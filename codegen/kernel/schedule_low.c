@@ -7,16 +7,16 @@
    choices alone; or also by a difference from 0 or 1; or others. */
 typedef enum LowNeed { NEED_LOW, NEED_LOW_NEAR_ONE, NEED_EXACT } LowNeed;
 
-static bool is_unit(const Kernel *k, int id) {
-    const KInst *in = kinst_at(k, id);
-    if (in->op == K_CONST) return in->f == 0 || in->f == 1;
-    return in->op == K_OP && in->code == OP_WHERE && is_unit(k, in->in[1]) &&
-           is_unit(k, in->in[2]);
-}
+/* Facts of an instruction. */
+typedef struct Low {
+    LowNeed need;
+    bool unit; /* 0 or 1, or a choice of these */
+    bool from; /* it follows from a function of op_low */
+} Low;
 
 /* What reader `in`, whose own result is needed so exactly, needs of operand j.
  */
-static LowNeed need_of(const Kernel *k, const KInst *in, int j, LowNeed need) {
+static LowNeed need_of(const Low *low, const KInst *in, int j, LowNeed need) {
     if (in->op == K_ROUND)
         return dtype_is_low(in->dtype) ? NEED_LOW : NEED_EXACT;
     if (in->op != K_OP || in->type != KT_F32) return NEED_EXACT;
@@ -24,39 +24,40 @@ static LowNeed need_of(const Kernel *k, const KInst *in, int j, LowNeed need) {
     if (in->code == OP_NEG) return need;
     if (need != NEED_LOW) return NEED_EXACT;
     if (in->code == OP_SUB)
-        return !j && is_unit(k, in->in[1]) ? NEED_LOW_NEAR_ONE : NEED_EXACT;
+        return !j && low[in->in[1]].unit ? NEED_LOW_NEAR_ONE : NEED_EXACT;
     return in->code == OP_MUL ? need : NEED_EXACT;
 }
 
-/* Per instruction: it follows from a function of op_low. Errors of two such
-   factors would add up. */
-static bool *find_low(Arena *a, const Kernel *k) {
-    bool *from = NEW_ARRAY(a, bool, k->insts.len);
+static Low *low_facts(Arena *a, const Kernel *k) {
+    Low *low = NEW_ARRAY(a, Low, k->insts.len);
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
+        low[id].unit = in->op == K_CONST && (in->f == 0 || in->f == 1);
         if (in->op != K_OP) continue;
-        from[id] = op_low[in->code].insts > 0;
+        if (in->code == OP_WHERE)
+            low[id].unit = low[in->in[1]].unit && low[in->in[2]].unit;
+        low[id].from = op_low[in->code].insts > 0;
         for (int j = 0; j < KINST_READS; j++)
-            from[id] |= from[kinst_read(in, j)];
+            low[id].from |= low[kinst_read(in, j)].from;
     }
-    return from;
+    return low;
 }
 
 void schedule_low(Arena *a, Kernel *k) {
-    LowNeed *need = NEW_ARRAY(a, LowNeed, k->insts.len);
-    const bool *from = find_low(a, k);
+    Low *low = low_facts(a, k);
     for (int id = k->insts.len - 1; id > 0; id--) {
         KInst *in = kinst_at(k, id);
-        const OpLow *low = &op_low[in->op == K_OP ? in->code : 0];
-        if (in->op == K_OP && in->code == OP_MUL && from[in->in[0]] &&
-            from[in->in[1]])
-            need[id] = NEED_EXACT;
+        const OpLow *of = &op_low[in->op == K_OP ? in->code : 0];
+        /* errors of two such factors would add up */
+        if (in->op == K_OP && in->code == OP_MUL && low[in->in[0]].from &&
+            low[in->in[1]].from)
+            low[id].need = NEED_EXACT;
         for (int j = 0; j < KINST_READS; j++) {
             int x = kinst_read(in, j);
-            LowNeed n = x ? need_of(k, in, j, need[id]) : NEED_LOW;
-            if (n > need[x]) need[x] = n;
+            LowNeed n = x ? need_of(low, in, j, low[id].need) : NEED_LOW;
+            if (n > low[x].need) low[x].need = n;
         }
-        in->low = in->op == K_OP && in->type == KT_F32 && low->insts > 0 &&
-                  need[id] <= (low->near_one ? NEED_LOW_NEAR_ONE : NEED_LOW);
+        in->low = in->op == K_OP && in->type == KT_F32 && of->insts > 0 &&
+                  low[id].need <= (of->near_one ? NEED_LOW_NEAR_ONE : NEED_LOW);
     }
 }
