@@ -22,15 +22,10 @@ from . import _torch_undone as undone
 
 # ---- arguments --------------------------------------------------------------
 
-def _tensors(tree: Any) -> list[Any]:
-    leaves: list[Any] = pytree.tree_leaves(tree)
-    return [x for x in leaves if isinstance(x, torch.Tensor)]
-
-
 def batched(args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
     """Arguments with a batch of at least 2, which torch takes for any number;
     whether they have a common batch."""
-    sizes = {x.shape[0] if x.dim() else -1 for x in _tensors((args, kwargs))}
+    sizes = {x.shape[0] if x.dim() else -1 for x in undone.tensors((args, kwargs))}
     if sizes == {1}:
         args, kwargs = pytree.tree_map(
             lambda x: torch.cat([x, x]) if isinstance(x, torch.Tensor) else x,
@@ -84,21 +79,17 @@ def _unchecked() -> Iterator[None]:
 def _masked() -> Iterator[None]:
     """Layers of a transformer do not look whether a mask is causal, which would depend
     on data; it masks all the same."""
-    layers: Any = torch.nn.modules.transformer
-    before = layers._detect_is_causal_mask
-    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: \
-        bool(is_causal)
-    try:
+    def detect(mask: Any, is_causal: Any = None, size: Any = None) -> bool:
+        return bool(is_causal)
+
+    with undone.replaced((torch.nn.modules.transformer, "_detect_is_causal_mask", detect)):
         yield
-    finally:
-        layers._detect_is_causal_mask = before
 
 
 @contextlib.contextmanager
 def _followed() -> Iterator[None]:
     """torch.export follows no_grad(), and forgets inference_mode()."""
     mode: Any = torch.inference_mode
-    enter, leave = mode.__enter__, mode.__exit__
 
     def begin(self: Any) -> None:
         self.before = torch.is_grad_enabled()
@@ -107,11 +98,8 @@ def _followed() -> Iterator[None]:
     def end(self: Any, *_: Any) -> None:
         torch.set_grad_enabled(self.before)
 
-    mode.__enter__, mode.__exit__ = begin, end
-    try:
+    with undone.replaced((mode, "__enter__", begin), (mode, "__exit__", end)):
         yield
-    finally:
-        mode.__enter__, mode.__exit__ = enter, leave
 
 
 @contextlib.contextmanager
@@ -129,20 +117,15 @@ def _left_alone() -> Iterator[None]:
 def capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             given: Any) -> Any:
     """The exported program."""
-    state = [(b, b.detach().clone()) for b in module.buffers()]
+    state = undone.numbers(list(module.buffers()))
     attributes = undone.attributes(module)
     try:
         return _capture(module, args, kwargs, any_batch, given, state)
     except grad.Unknown:
         undone.put_back(attributes)
-        _restore(state)
+        undone.restore(state)
     with grad.found_out(lambda: undone.run(module, args, kwargs)):
         return _capture(module, args, kwargs, any_batch, given, state)
-
-
-def _restore(state: Any) -> None:
-    for buffer, value in state:
-        buffer.data.copy_(value)
 
 
 def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool, given: Any,
@@ -168,7 +151,7 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool, given: Any,
                 program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
-            _restore(state)
+            undone.restore(state)
             continue
         if refusal.decided(program):
             refusal.refuse([f"{refusal.line(str(first))}: depends on the values of a "

@@ -10,6 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from . import _torch_grad as grad
+from . import _torch_undone as undone
 
 
 def _split(x: Any) -> bool:
@@ -108,11 +109,5 @@ def followed() -> Iterator[None]:
     """torch.func takes gradients by ampc::grad, of whose results only the shapes are
     right: a run that reads their numbers needs torch's own."""
     from torch._functorch import eager_transforms as torchs
-    before = {name: getattr(torchs, name) for name in _OURS}
-    for name, value in _OURS.items():
-        setattr(torchs, name, value)
-    try:
+    with undone.replaced(*((torchs, name, value) for name, value in _OURS.items())):
         yield
-    finally:
-        for name, value in before.items():
-            setattr(torchs, name, value)

@@ -11,6 +11,7 @@ from typing import Any, Iterator, Sequence
 import torch
 
 from . import _torch_functions as functions
+from . import _torch_undone as undone
 from ._c import Error, Status
 
 
@@ -94,18 +95,6 @@ def _readers(buffer: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _patched(patches: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    before = [(of, name, getattr(of, name)) for of, name, _ in patches]
-    for of, name, value in patches:
-        setattr(of, name, value)
-    try:
-        yield
-    finally:
-        for of, name, value in before:
-            setattr(of, name, value)
-
-
-@contextlib.contextmanager
 def hooks() -> Iterator[list[str]]:
     """Hooks that forward gives to tensors, which the file does not have, and calls
     for gradients that cannot be followed."""
@@ -122,8 +111,8 @@ def hooks() -> Iterator[list[str]]:
                      "torch.autograd.grad(outputs, inputs, create_graph=True)")
         raise NotImplementedError(found[-1])
 
-    with _patched([(torch.Tensor, "register_hook", record),
-                   (torch.Tensor, "backward", backward)]):
+    with undone.replaced((torch.Tensor, "register_hook", record),
+                         (torch.Tensor, "backward", backward)):
         yield found
 
 
@@ -144,5 +133,5 @@ def forgotten() -> Iterator[list[str]]:
                          "or detach() what it computes")
         return enter(self)
 
-    with _patched([(mode, "__enter__", begin)]):
+    with undone.replaced((mode, "__enter__", begin)):
         yield found

@@ -14,6 +14,7 @@ from . import _torch_ops as ops
 from . import _torch_passed as passed
 from . import _torch_reached as reached
 from . import _torch_refusal as refusal
+from . import _torch_undone as undone
 
 # ---- the program ------------------------------------------------------------
 
@@ -225,11 +226,8 @@ def _keeping_updates(program: Any) -> Iterator[None]:
                 model.graph.initializers[name] = x
         return done
 
-    setattr(Remove, "call", keep)
-    try:
+    with undone.replaced((Remove, "call", keep)):
         yield
-    finally:
-        setattr(Remove, "call", call)
 
 
 @contextlib.contextmanager
