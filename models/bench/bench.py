@@ -4,7 +4,7 @@
 
 usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
                 [--peer fp32,bf16] [--inference | --scaling] [--isa LEVEL]
-                [NAME...]
+                [--cpu-bench PROGRAM] [NAME...]
 (script/bench calls it; FOLDER keeps the exported models; names by beginning,
 those of MORE and REAL in bench_models.py only so, as "real" for all of real
 size; --peer: in what PyTorch runs;
@@ -21,7 +21,10 @@ S seconds in each of N rounds, one after the other; a figure is the median over
 rounds of the median step, a ratio the median of the rounds' ratios, best of
 PyTorch over ampc.  --busy is for machines that others use too: one thread
 each, and a step's processor time instead of its duration.  Memory is the
-largest resident set of the process."""
+largest resident set of the process.  With --cpu-bench a row ends with what all
+threads together copied before each round, GB/s: in a virtual machine whose
+processors move between groups of cores that share a cache, it tells where they
+were (docs/benchmarks.md)."""
 import argparse
 import json
 import math
@@ -311,27 +314,40 @@ def thread_counts():
     return sorted({min(1 << i, every) for i in range(every.bit_length() + 1)})
 
 
+def copy_rate(cpu_bench):
+    """GB/s that all threads copy together; nan without cpu_bench."""
+    if not cpu_bench:
+        return math.nan
+    said = subprocess.run([cpu_bench, str(len(os.sched_getaffinity(0))),
+                           "peaks"], check=True, capture_output=True, text=True)
+    return float(said.stdout.split("copy ")[1].split()[0])
+
+
 def measure(options, name, make_team):
     export(options.folder, name)
     team = make_team(options, name)
     results = {key: [] for key in team}
     for member in team.values():
         member.run(0)  # warm; PyTorch compiles here
+    copies = []
     for _ in range(options.rounds):
+        copies.append(copy_rate(options.cpu_bench))
         for key, member in team.items():
             results[key].append(member.run(options.seconds))
     for member in team.values():
         member.close()
+    results["copy"] = " ".join(show(rate, "%.0f") for rate in copies)
     return results
 
 
 HEAD = ["model (batch)", "precision", "ampc ms", "eager ms", "compile ms",
         "torch / ampc", "ampc / its fp32", "ampc MB", "torch MB", "compile s",
-        "torch.compile s"]
+        "torch.compile s", "copy GB/s"]
 
 
 INFERENCE_HEAD = ["model (batch)", "ampc fp32 ms", "ONNX Runtime fp32 ms",
-                  "ONNX Runtime / ampc", "ampc bf16 ms", "bf16 / fp32"]
+                  "ONNX Runtime / ampc", "ampc bf16 ms", "bf16 / fp32",
+                  "copy GB/s"]
 
 
 def show(x, form):
@@ -359,7 +375,8 @@ def rows(name, results):
             show(median_of(ours, "mb"), "%.0f"),
             show(median_of(peer["eager"], "mb"), "%.0f"),
             show(median_of(ours, "first"), "%.1f"),
-            show(median_of(peer["compile"], "first"), "%.1f")]) + " |",
+            show(median_of(peer["compile"], "first"), "%.1f"),
+            results["copy"]]) + " |",
             flush=True)
     return all_ratios
 
@@ -371,14 +388,16 @@ def inference_row(name, results):
     print("| " + " | ".join([
         ALL[name][0], show(median_of(ours, "ms"), "%.4g"),
         show(median_of(peer, "ms"), "%.4g"), show(faster, "%.2f"),
-        show(median_of(half, "ms"), "%.4g"), show(1 / ratio(half, [ours]), "%.2f")]) +
-        " |", flush=True)
+        show(median_of(half, "ms"), "%.4g"),
+        show(1 / ratio(half, [ours]), "%.2f"), results["copy"]]) + " |",
+        flush=True)
     return {"fp32": faster}
 
 
 SCALING_HEAD = ["model", "samples", "threads"] + [
     f"{precision}{what}" for precision in ("fp32", "bf16")
-    for what in (" ms", ", samples/s", ", of one thread", ", torch / ampc")]
+    for what in (" ms", ", samples/s", ", of one thread", ", torch / ampc")] + [
+    "copy GB/s"]
 
 
 def scaling_rows(name, options):
@@ -398,6 +417,7 @@ def scaling_rows(name, options):
                 line += ["%.4g" % ms, "%.0f" % (1e3 * samples / ms),
                          "%.2f" % ratio(ours, [alone]),
                          show(ratios[precision], "%.2f")]
+            line.append(results["copy"])
             print("| " + " | ".join(line) + " |", flush=True)
             all_ratios.append(ratios)
     return all_ratios
@@ -419,6 +439,7 @@ def main():
     kind.add_argument("--inference", action="store_true")
     kind.add_argument("--scaling", action="store_true")
     p.add_argument("--isa", choices=LEVELS)
+    p.add_argument("--cpu-bench", help="the program that measures copies")
     options = p.parse_intermixed_args()
     if options.busy and options.scaling:
         p.error("--busy is of one thread: not with --scaling")

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool_test.c: the thread pool: every index once, whole grains, memory
-   passed in both directions; several pools at once. */
+   passed in both directions; shares that stay; several pools at once. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -69,6 +70,35 @@ static void measure(void *ctx, int64_t lo, int64_t hi, int worker) {
            !atomic_compare_exchange_weak(&c->longest, &longest, hi - lo)) {
     }
     c->chunks++;
+}
+
+typedef struct Meeting {
+    _Atomic int threads; /* that have begun */
+    int64_t first[4];    /* per thread: its first index */
+    int begun[4];
+} Meeting;
+
+static void meet(void *ctx, int64_t lo, int64_t hi, int worker) {
+    Meeting *m = ctx;
+    (void)hi;
+    if (m->begun[worker]) return;
+    m->begun[worker] = 1;
+    m->first[worker] = lo;
+    for (atomic_fetch_add(&m->threads, 1); atomic_load(&m->threads) < 4;)
+        sched_yield();
+}
+
+/* A thread then reads its own writes of the job before. */
+TEST_CASE(pool, a_thread_begins_with_the_same_share_each_time) {
+    AmpcPool *p = pool_create(4);
+    REQUIRE(p != NULL);
+    for (int round = 0; round < 50; round++) {
+        Meeting m = {0};
+        int64_t n = 64 << round % 3;
+        pool_run(p, n, 1, meet, &m);
+        for (int w = 0; w < 4; w++) CHECK_EQ_INT(m.first[w], w * n / 4);
+    }
+    pool_destroy(p);
 }
 
 /* Equally fast threads get nearly equal shares, in few chunks. */
