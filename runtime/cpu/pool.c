@@ -4,8 +4,8 @@
    One job at a time, cut into chunks.  Each thread has a share of them, in a
    row, and draws from it first, then from other shares.  It mostly finds in
    its own cache the samples that it wrote in the job before; without this,
-   two threads on cores without a common cache can be slower than one.  `state` says which job is open and how many workers are
-   inside it:
+   two threads on cores without a common cache can be slower than one.
+   `state` says which job is open and how many workers are inside it:
      bits 0..15   workers inside
      bit  16      open: workers may enter
      bits 17..63  job number
