@@ -111,8 +111,10 @@ static void drop_dead(OpsBench *b, Module *m) {
     REQUIRE(pass_dce(m, &cx) == OK);
 }
 
+/* turn, of that many: of the dtype among the file's. */
 static void add_instance(OpsBench *b, const OpsFile *f, const char *name,
-                         const char *text, const char *dtype) {
+                         const char *text, const char *dtype, int turn,
+                         int turns) {
     char prefix[128];
     for (int grad = 0; grad <= !f->nograd; grad++) {
         Diag d = {0};
@@ -121,6 +123,7 @@ static void add_instance(OpsBench *b, const OpsFile *f, const char *name,
             FAIL("%s", d.text.data);
         for (int i = 0; i < m->graphs.len; i++) {
             Graph *g = m->graphs.data[i];
+            if (b->in_turn && (i + grad) % turns != turn) continue;
             snprintf(prefix, sizeof prefix, "%s.%s.%s.%s", name, g->name, dtype,
                      grad ? "g." : "");
             if (grad && !to_gradients(b, g)) continue;
@@ -139,25 +142,36 @@ static void add_file(const char *path, const char *name, void *arg) {
     if (ops_bench_only() && fnmatch(ops_bench_only(), name, 0)) return;
     char *text = test_read_file(path, &n);
     OpsFile f = read_header(text);
-    for (char *d = strtok(f.dtypes, " "); d; d = strtok(NULL, " ")) {
+    int turns = 1;
+    for (const char *p = f.dtypes; (p = strchr(p, ' ')); p++) turns++;
+    int turn = 0;
+    for (char *d = strtok(f.dtypes, " "); d; d = strtok(NULL, " "), turn++) {
         if (b->without && !strcmp(d, b->without)) continue;
         char *instance = ops_with_dtype(text, d);
-        add_instance(b, &f, name, instance, d);
+        add_instance(b, &f, name, instance, d, turn, turns);
         free(instance);
     }
     free(text);
 }
 
-OpsBench ops_bench_new(void) { return ops_bench_without(NULL); }
-
-OpsBench ops_bench_without(const char *dtype) {
-    OpsBench b = {.a = arena_new(), .without = dtype};
+static OpsBench bench_of(OpsBench b) {
+    b.a = arena_new();
     b.fn_seen = NEW_ARRAY(b.a, bool, fn_std_count());
     b.fn_differentiated = NEW_ARRAY(b.a, bool, fn_std_count());
     b.m = module_new(b.a, "ops");
     b.all = graph_new(b.m, "predict");
     test_each_file("tests/ops", ".amp", add_file, &b);
     return b;
+}
+
+OpsBench ops_bench_new(void) { return bench_of((OpsBench){0}); }
+
+OpsBench ops_bench_without(const char *dtype) {
+    return bench_of((OpsBench){.without = dtype});
+}
+
+OpsBench ops_bench_in_turn(void) {
+    return bench_of((OpsBench){.in_turn = true});
 }
 
 const char *ops_text(const OpsBench *b) {
@@ -293,4 +307,18 @@ void ops_check_same_bits(const OpsData *d, const char *want, const char *how) {
                   "%s changes bits of %s", how, d->out[i].name);
         want += d->out[i].bytes;
     }
+}
+
+char *ops_bytes_of(const OpsData *all, const OpsData *d) {
+    char *p = NULL;
+    size_t n = 0;
+    for (int i = 0, at = 0; i < d->nout; i++) {
+        const ampc_output *o = &d->out[i];
+        while (at < all->nout && strcmp(all->out[at].name, o->name)) at++;
+        REQUIRE(at < all->nout && all->out[at].bytes == o->bytes);
+        p = realloc(p, n + o->bytes + 1);
+        memcpy(p + n, all->out[at].data, o->bytes);
+        n += o->bytes;
+    }
+    return p;
 }

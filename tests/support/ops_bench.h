@@ -24,6 +24,7 @@ typedef struct OpsBench {
     bool *fn_seen, *fn_differentiated; /* [fn_std_count()], as in std.amp */
     int instances;
     const char *without; /* no instances of this dtype; NULL: of all */
+    bool in_turn;        /* each graph in one dtype */
 } OpsBench;
 
 typedef struct OpsData {
@@ -37,6 +38,8 @@ typedef struct OpsData {
 char *ops_with_dtype(const char *text, const char *dtype);
 OpsBench ops_bench_new(void);
 OpsBench ops_bench_without(const char *dtype);
+/* Each graph in one of its dtypes, the next graph in the next one. */
+OpsBench ops_bench_in_turn(void);
 /* The glob in AMPC_OPS limits the files, for someone who adds an op
    (--test_env=AMPC_OPS='soft '); NULL: all. */
 const char *ops_bench_only(void); /* arena_free(b.a) ends it */
@@ -55,5 +58,7 @@ void ops_compare(const OpsBench *b, const EvalTensor **want, const OpsData *d);
 /* All outputs' bytes one after the other, for free(). */
 char *ops_all_bytes(const OpsData *d, size_t *n);
 void ops_check_same_bits(const OpsData *d, const char *want, const char *how);
+/* The bytes of `all`'s outputs that d has, one after the other, for free(). */
+char *ops_bytes_of(const OpsData *all, const OpsData *d);
 
 #endif

@@ -10,9 +10,9 @@
                                    function has no gradient for this input
      # nograd                      no gradients (default: of every float input)
    All instances become disjoint parts of one program "predict", so that one
-   compilation tests hundreds of graphs; fused, unfused and shuffled versions
-   must agree to the bit, and so must this machine's level with --quick. The
-   others are compiled with --quick, in a third of the time.                 */
+   compilation tests hundreds of graphs. They are compiled with --quick; each
+   graph, in one of its dtypes, without it and with its nodes shuffled, too:
+   these versions and unfused ones must agree to the bit.                     */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +34,13 @@ static void check_version(const char *amp, const char *more, OpsData *d,
     compiled_close(&c);
 }
 
+static const char *write_model(const OpsBench *b, const char *name) {
+    const char *text = ops_text(b), *amp = test_tmp(name);
+    REQUIRE(test_write_file(amp, text, strlen(text)));
+    printf("%s: %d graphs\n", name, b->instances);
+    return amp;
+}
+
 static const char *level_word(const IsaLevel *l) {
     const CpuIsaWord *w = cpu_isa_words;
     while (w->name[0] && (w->level != l->isa || w->how[0])) w++;
@@ -49,43 +56,57 @@ static void run_at_level(const IsaLevel *l, const Compiled *c, OpsBench *b,
     ops_compare(b, want, d);
 }
 
+/* A part of the graphs as for users. `best`: all outputs of the best level;
+   they and those of x86-64-v3 do not change. */
+static void check_in_turn(const OpsData *best, const OpsData *v3) {
+    OpsBench b = ops_bench_in_turn();
+    OpsData d = ops_data_new(&b, NULL);
+    const char *amp = write_model(&b, "in_turn.amp");
+    char *bits = ops_bytes_of(best, &d), *bits_of_v3 = ops_bytes_of(v3, &d);
+    unsetenv("AMPC_ISA");
+    Compiled c = compile_file_optimised(amp, "--precision fp32");
+    for (int threads = 1; threads <= 3; threads++) {
+        ops_run_with(&c, &d, threads);
+        ops_check_same_bits(&d, bits, "compiled without --quick");
+    }
+    compiled_close(&c);
+    setenv("AMPC_ISA", "v3", 1);
+    check_version(amp, "--shuffle 7", &d, bits_of_v3);
+    free(bits);
+    free(bits_of_v3);
+    arena_free(b.a);
+}
+
 TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     OpsBench b = ops_bench_new();
     size_t n;
     Diag diag = {0};
     Evaluator *e = eval_new(b.all, b.a, EVAL_STORAGE);
-    OpsData d = ops_data_new(&b, e);
+    OpsData d = ops_data_new(&b, e), best = ops_data_new(&b, NULL);
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
-    const char *text = ops_text(&b);
-    const char *amp = test_tmp("ops.amp");
-    REQUIRE(test_write_file(amp, text, strlen(text)));
-    printf("%d graphs in one module\n", b.instances);
+    const char *amp = write_model(&b, "ops.amp");
 
-    Compiled c = compile_file_optimised(amp, "--precision fp32");
-    ops_run_with(&c, &d, 2);
-    ops_compare(&b, want, &d);
-    char *bits = ops_all_bytes(&d, &n), *bits_of_v3 = NULL;
+    Compiled c = compile_file(amp, "--precision fp32 " ALL_LEVELS);
+    ops_run_with(&c, &best, 2);
+    ops_compare(&b, want, &best);
+    char *bits = ops_all_bytes(&best, &n);
     ops_run_with(&c, &d, 1);
     ops_check_same_bits(&d, bits, "one thread");
     ops_run_with(&c, &d, 5);
     ops_check_same_bits(&d, bits, "five threads");
-    compiled_close(&c);
-    c = compile_file(amp, "--precision fp32 " ALL_LEVELS);
-    ops_run_with(&c, &d, 2);
-    ops_check_same_bits(&d, bits, "--quick");
+    free(bits);
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (l->flags && !l->source && isa_is_here(l->arch))
             run_at_level(l, &c, &b, want, &d);
     setenv("AMPC_ISA", "v3", 1);
     ops_run_with(&c, &d, 2);
-    bits_of_v3 = ops_all_bytes(&d, &n);
+    bits = ops_all_bytes(&d, &n);
     compiled_close(&c);
-    check_version(amp, "--no-fuse", &d, bits_of_v3);
-    check_version(amp, "--shuffle 7", &d, bits_of_v3);
+    check_version(amp, "--no-fuse", &d, bits);
+    check_in_turn(&best, &d);
     unsetenv("AMPC_ISA");
     free(bits);
-    free(bits_of_v3);
     arena_free(b.a);
 }
 
