@@ -36,6 +36,7 @@ typedef struct EmitGroup {
     bool idle;     /* the step has no work */
     bool part;     /* the group is part of the previous group's step */
     uint32_t tile; /* PlanCuda.tiles + 1 that replaces the step; 0: none */
+    bool gelu;     /* a PLAN_GELU may replace it */
 } EmitGroup;
 
 /* One step of a plan: n groups. */
@@ -44,8 +45,10 @@ typedef struct EmitStep {
     const LoweredStep *s;
     int n;
     PlanStep step;
-    uint32_t tile;           /* as of EmitGroup */
-    const LoweredStep *both; /* PLAN_TILE: refs of the work of s[0] and s[1] */
+    uint32_t tile; /* as of EmitGroup */
+    int since;     /* StepCost.since */
+    const LoweredStep
+        *both; /* PLAN_TILE, PLAN_GELU: refs of the work of s[0] and s[1] */
 } EmitStep;
 
 typedef struct PlanSource {

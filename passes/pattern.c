@@ -9,7 +9,7 @@
 
 #include "ir/fn/fn.h"
 
-enum { GOALS = 32 };
+enum { GOALS = 40 };
 
 typedef struct Goal {
     const Expr *e;

@@ -454,8 +454,9 @@ static double handed_out(const Graph *g, const LoweredStep *s,
     return bytes;
 }
 
-static void put_row(const EmitStep *e, const char *how, const StepCost *c,
+static void put_row(const EmitStep *e, const char *how, StepCost *c,
                     StrBuf *sb) {
+    c->since = e->since;
     sb_printf(sb, "%s\t%s\t%s", target_text[e->g->target], e->g->name, how);
 #define FIELD(f) sb_printf(sb, "\t%.12g", c->f);
     COST_FIELDS(FIELD)
@@ -466,17 +467,27 @@ static void put_row(const EmitStep *e, const char *how, const StepCost *c,
     sb_puts(sb, "\n");
 }
 
+/* Instructions of the library behind a product: an estimate by CUTLASS's
+   functions of that form, whose tanh is one instruction that counts as four;
+   rounding and storing what GELU reads, or loading it. */
+static double gelu_insts(const EmitStep *e) {
+    enum { GELU = 12, SLOPE = 20 };
+    double n = (double)type_count(value_type(e->g, e->both->refs[2]));
+    return n * (e->both->fn == PLAN_GELU_SLOPE ? SLOPE : GELU);
+}
+
 /* A product and the kernel behind it, each operand and result once. */
-static void put_tile_step(const EmitStep *e, StrBuf *sb) {
+static void put_both(const EmitStep *e, StrBuf *sb) {
     StepCost c = {.launches = 1}, kernel = {0};
+    bool gelu = e->step.kind == PLAN_GELU;
     add_routine(e->g, &e->s[0], true, &c);
     add_kernel(e->g, &e->s[1], &kernel);
-    c.insts = kernel.insts;
+    c.insts = gelu ? gelu_insts(e) : kernel.insts;
     c.bytes = 0;
     for (int i = 0; i < e->both->nref; i++)
         c.bytes += value_size(e->g, e->both->refs[i]);
     c.l2 = c.bytes;
-    put_row(e, "tile", &c, sb);
+    put_row(e, gelu ? "gelu" : "tile", &c, sb);
 }
 
 static void put_step(const PlanSource *src, const EmitStep *e,
@@ -530,7 +541,7 @@ void cost_put(const PlanSource *src, StrBuf *sb) {
     for (int i = 0; i < src->steps.len; i++) {
         const EmitStep *e = &src->steps.data[i];
         if (e->both)
-            put_tile_step(e, sb);
+            put_both(e, sb);
         else if (!e->tile)
             put_step(src, e, whole[e->g->target], sb);
     }

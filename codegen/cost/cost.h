@@ -31,6 +31,8 @@
      rows, cols, depth, products   of a library product; else 0
      odd        1: a row of one of its operands begins at no multiple of 16
                 bytes
+     since      not 0: only GPUs of that compute capability, times 10, and newer
+                ones run the step; below 0: only older ones
      wavefronts of accesses to shared and global memory that tensor cores'
                 tiles take, 128 bytes each                                    */
 #define COST_FIELDS(FIELD)                                                     \
@@ -52,6 +54,7 @@
     FIELD(depth)                                                               \
     FIELD(products)                                                            \
     FIELD(odd)                                                                 \
+    FIELD(since)                                                               \
     FIELD(wavefronts)
 
 typedef struct StepCost {
@@ -62,7 +65,8 @@ typedef struct StepCost {
 } StepCost;
 
 /* All steps of all programs; what a CUDA Tile kernel does ("tile") instead of
-   the steps that it replaces. "sum" and "sum_now" are sums over ranks.
+   the steps that it replaces; what cuBLASLt does with GELU ("gelu"), and the
+   steps of older GPUs. "sum" and "sum_now" are sums over ranks.
    "scatter" precedes a sum that is split among the ranks; its bytes count
    only these gradients. "hand_out" follows a step that ranks share
    (--shard-optimizer); its bytes are exchanged by all ranks afterwards. */

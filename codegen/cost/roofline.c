@@ -169,10 +169,10 @@ static Price price_gpu(const GpuSheet *m, const StepCost *c) {
             bounds_of_kernel(m, c, (Guess)g, t);
         else if (c->mma > 0)
             t[BY_TENSOR] = library(m, c, (Guess)g);
-        if (!strcmp(c->how, "tile"))
-            t[BY_TENSOR] = t[BY_TENSOR] / rates[RATE_TILE].share[g] +
-                           c->insts / (rates[RATE_ISSUE].share[g] * 128 *
-                                       m->sms * m->clock);
+        if (!strcmp(c->how, "tile")) t[BY_TENSOR] /= rates[RATE_TILE].share[g];
+        if (!strcmp(c->how, "tile") || !strcmp(c->how, "gelu"))
+            t[BY_TENSOR] += c->insts / (rates[RATE_ISSUE].share[g] * 128 *
+                                        m->sms * m->clock);
         for (int i = 0; i < NBOUND; i++)
             if (t[i] > t[bound]) bound = (Bound)i;
         p.seconds[g] = t[bound] + (bound == BY_LAUNCH ? 0 : t[BY_LAUNCH]);
@@ -225,6 +225,12 @@ typedef struct Table {
 typedef struct Total {
     double seconds[NGUESS], flops, floor;
 } Total;
+
+static bool runs_on(const GpuSheet *m, const StepCost *c) {
+    int number = m->arch->number;
+    return c->since == 0 ||
+           (c->since > 0 ? number >= c->since : number < -c->since);
+}
 
 static bool same_program(const StepCost *a, const StepCost *b) {
     return !strcmp(a->target, b->target) && !strcmp(a->program, b->program);
@@ -355,9 +361,11 @@ static Sums sums_of(Arena *a, const char *cost, const StepCost *of,
         l.p = peaks ? price_cpu(peaks, &c) : price_gpu(main_gpu(), &c);
         if (peaks) add_price(s.on, &l.p);
         for (int m = 0; m < NGPU_SHEET && !peaks; m++) {
+            if (!runs_on(&gpu_sheets[m], &c)) continue;
             Price p = price_gpu(&gpu_sheets[m], &c);
             add_price(&s.on[m], &p);
         }
+        if (!peaks && !runs_on(main_gpu(), &c)) continue;
         s.mma += c.mma;
         s.bytes += c.bytes;
         s.launches += c.launches;

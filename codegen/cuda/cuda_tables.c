@@ -130,8 +130,9 @@ static const char *step_line(const EmitGroup *g) {
     if (g->idle) return "nothing";
     if (g->part) return "in the launch before";
     if (plan_tensors(&g->step)) return "{count} steps in {kernels}";
-    if (g->step.kind == PLAN_PRODUCT) return "{tile}cuBLASLt{factors}{fused}";
-    return g->step.kind == PLAN_COPY ? "copy" : "{tile}{kernels}";
+    if (g->step.kind == PLAN_PRODUCT)
+        return "{tile}{gelu}cuBLASLt{factors}{fused}";
+    return g->step.kind == PLAN_COPY ? "copy" : "{tile}{gelu}{kernels}";
 }
 
 void fact_cuda(Facts *f, const char *key, const CudaSource *c,
@@ -154,6 +155,10 @@ void fact_cuda(Facts *f, const char *key, const CudaSource *c,
     if (tensors) fact_int(&step, "count", tensors, NULL);
     if (runs && s->kind == PLAN_PRODUCT) add_product(&step, g);
     if (g->tile) add_tile(&step, c, g->tile - 1);
+    if (g->gelu)
+        fact_form(&step, "gelu", "\"%s\"",
+                  "from compute capability 9.0 on %s; else ",
+                  "cuBLASLt with GELU");
     fact_int(&step, "scratch", runs ? (long long)s->scratch : 0, NULL);
     if (runs && (s->kind == PLAN_LAUNCH || tensors)) {
         add_kernel(&kernels, c, s->fn, g);

@@ -271,6 +271,19 @@ static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
 
 /* ---- a group ------------------------------------------------------------- */
 
+/* The step of a group without a routine. */
+static void lower_step(Lower *l, const GroupFacts *f, KernelSet *ks,
+                       LoweredStep *out) {
+    out->kind = PLAN_KERNEL;
+    out->kernel = lower_kernel(l, f, ks, &out->refs, &out->nref);
+    out->units = kernel_units(l->k, l->par[0]);
+    out->grain =
+        ks->target == TARGET_CUDA ? 1 : cpu_grain(ks->arena, l->k, l->par[0]);
+    out->npar = l->npar;
+    out->unit = l->k->form == KF_FLAT ? l->k->loop[0].step : 0;
+    out->pars = arena_dup(ks->arena, l->par, sizeof l->par);
+}
+
 static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
                           Arena *scratch, Diag *d, LoweredStep *out) {
     const Node *anchor = find_kind(g, f, KIND_ANCHOR);
@@ -308,15 +321,29 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
                 product_end(g, anchor, f->nodes.data + 1, f->nodes.len - 1);
         return OK;
     }
-    out->kind = PLAN_KERNEL;
-    out->kernel = lower_kernel(&l, f, ks, &out->refs, &out->nref);
-    out->units = kernel_units(l.k, l.par[0]);
-    out->grain =
-        ks->target == TARGET_CUDA ? 1 : cpu_grain(ks->arena, l.k, l.par[0]);
-    out->npar = l.npar;
-    out->unit = l.k->form == KF_FLAT ? l.k->loop[0].step : 0;
-    out->pars = arena_dup(ks->arena, l.par, sizeof l.par);
+    lower_step(&l, f, ks, out);
     return OK;
+}
+
+/* A kernel that sums x->out, which is in memory, as its group does. */
+static const LoweredStep *lower_sums(const Graph *g, const ProductGelu *x,
+                                     KernelSet *ks, Arena *scratch) {
+    LoweredStep *out = NEW(ks->arena, LoweredStep);
+    NodeId id = value_get(g, x->sums)->def;
+    GroupFacts f = {.group = node_get(g, id)->group};
+    Lower l = {.g = g,
+               .group = f.group,
+               .target = ks->target,
+               .arena = scratch,
+               .stored = x->out};
+    vec_push(scratch, &f.nodes, id);
+    vec_push(scratch, &f.leave, x->sums);
+    l.k = NEW(scratch, Kernel);
+    choose_domain(&l, &f, NULL);
+    lower_step(&l, &f, ks, out);
+    out->name = value_get(g, x->sums)->name;
+    out->block_shared = ks->block_shared;
+    return out;
 }
 
 Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
@@ -346,6 +373,16 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
         n = f.nodes.len;
         if (lower_group(g, &f, ks, scratch, d, &(*out)[f.group]) != OK)
             status = ERR_USER;
+        LoweredStep *s = &(*out)[f.group];
+        int next = j + n;
+        while (next < g->order.len && node_at(g, next)->group < 0) next++;
+        if (g->target == TARGET_CUDA && s->lib == PLAN_LIB_GEMM && !s->kernel &&
+            next < g->order.len && product_gelu(g, j, next, &s->gelu)) {
+            if (is_value(s->gelu.sums))
+                s->sums = lower_sums(g, &s->gelu, ks, scratch);
+        } else {
+            s->gelu.out = NO_VALUE;
+        }
         (*out)[f.group].guard = g->groups.data[f.group].guard;
         (*out)[f.group].block_shared = ks->block_shared;
         arena_free(scratch);

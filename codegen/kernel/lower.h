@@ -26,6 +26,7 @@ typedef struct Lower {
     Kernel *k;
     VEC(ValueId) refs; /* value of each buffer */
     VEC(LowerMemo) memo;
+    ValueId stored;   /* a value of the group that is in memory */
     ValueId anchor;   /* the value whose elements are accumulators */
     Type domain;      /* shape */
     const Node *rows; /* true: a reduction along the rows; NULL: none */

@@ -142,7 +142,10 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
 static const Node *own_node(const Lower *l, ValueId v) {
     const Value *val = value_get(l->g, v);
     const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
-    return n && n->group == l->group && node_kind(n) != KIND_VIEW ? n : NULL;
+    return n && !same_value(v, l->stored) && n->group == l->group &&
+                   node_kind(n) != KIND_VIEW
+               ? n
+               : NULL;
 }
 
 /* True if v is read from memory and is not an immediate. */

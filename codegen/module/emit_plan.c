@@ -202,9 +202,8 @@ const PlanStep *emit_step(Emit *e, const Graph *g, const LoweredStep *s, int n,
     return &t->steps.data[t->steps.len - 1];
 }
 
-/* The step of n groups that share a launch; NULL: the step has no work. */
-static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
-                                int n) {
+const PlanStep *emit_groups(Emit *e, const Graph *g, const LoweredStep *s,
+                            int n) {
     EmitTarget *t = &e->target[g->target];
     const Kernel *k = s->kernel ? s->kernel : s->epilogue;
     LoweredStep x = *s;
@@ -242,7 +241,7 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
                      .pars = arena_dup(e->a, &par, sizeof par),
                      .npar = sizeof par / sizeof(int64_t),
                      .name = name};
-    return par.bytes > 0 && add_step(e, g, &s, 1);
+    return par.bytes > 0 && emit_groups(e, g, &s, 1);
 }
 
 /* An output that is also an input gets bytes after the planned arena: the
@@ -326,7 +325,7 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
                          .pars = pars,
                          .npar = 1 + b->vars.len,
                          .name = internf("bucket %d", *next + 1)};
-        add_step(e, g, &s, 1);
+        emit_groups(e, g, &s, 1);
     }
 }
 
@@ -348,7 +347,7 @@ static bool needs_sum(Emit *e, const Graph *g, const LoweredStep *sum,
 }
 
 static void end_sum(Emit *e, const Graph *g, LoweredStep *sum) {
-    if (sum->nref) add_step(e, g, sum, 1);
+    if (sum->nref) emit_groups(e, g, sum, 1);
     *sum = (LoweredStep){0};
 }
 
@@ -424,6 +423,7 @@ static Status add_run(Emit *e, const Graph *g) {
     Buckets buckets = buckets_of(e, g);
     int bucket = 0;
     uint32_t behind_tile = 0; /* the kernel that replaces the next step, too */
+    int gelu = 0; /* groups from here on that a PLAN_GELU replaces */
     LoweredStep sum = {0};
     for (int i = 0, n, all; i < g->groups.len; i += all) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
@@ -437,11 +437,15 @@ static Status add_run(Emit *e, const Graph *g) {
             if (needs_sum(e, g, &sum, &steps[i + k])) end_sum(e, g, &sum);
         uint32_t tile = behind_tile;
         behind_tile = 0;
-        if (!tile && all == 1 && i + 1 < g->groups.len &&
-            !needs_sum(e, g, &sum, &steps[i + 1]))
-            behind_tile = tile = emit_tile(e, g, steps, i);
-        const PlanStep *s = add_step(e, g, &steps[i], n);
-        if (tile) e->out->steps.data[e->out->steps.len - 1].tile = tile;
+        bool alone = all == 1 && i + 1 < g->groups.len &&
+                     !needs_sum(e, g, &sum, &steps[i + 1]);
+        if (!tile && alone) behind_tile = tile = emit_tile(e, g, steps, i);
+        if (gelu) gelu--;
+        if (!tile && !gelu && alone && emit_gelu(e, g, steps, i)) gelu = 2;
+        const PlanStep *s = emit_groups(e, g, &steps[i], n);
+        EmitStep *last = &e->out->steps.data[e->out->steps.len - 1];
+        if (tile) last->tile = tile;
+        if (gelu) last->since = -PLAN_GELU_SINCE;
         if (s && split) {
             t->steps.data[t->steps.len - 1].split = split;
             e->out->steps.data[e->out->steps.len - 1].step.split = split;
@@ -451,7 +455,8 @@ static Status add_run(Emit *e, const Graph *g) {
                            .s = &steps[i + k],
                            .idle = !s,
                            .part = k > 0,
-                           .tile = tile};
+                           .tile = tile,
+                           .gelu = gelu > 0};
             if (s) x.step = *s;
             vec_push(e->a, &e->out->groups, x);
         }

@@ -62,11 +62,30 @@ bool emit_lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w, PlanRef b);
 const PlanStep *emit_step(Emit *e, const Graph *g, const LoweredStep *s, int n,
                           const LoweredStep *x);
 
+/* The step of n groups that share a launch; NULL: the step has no work. */
+const PlanStep *emit_groups(Emit *e, const Graph *g, const LoweredStep *s,
+                            int n);
+
+/* ---- emit_gelu.c --------------------------------------------------------- */
+
+/* Adds a PLAN_GELU for steps i and i + 1, which follow it, and behind it
+   steps[i].sums; false: cuBLASLt does not compute both. */
+bool emit_gelu(Emit *e, const Graph *g, const LoweredStep *steps, int i);
+
 /* ---- emit_tile.c --------------------------------------------------------- */
 
 /* With --tile: adds a PLAN_TILE for steps i and i + 1, which follow it. Returns
    its kernel's number + 1; 0: no Tile kernel does their work. */
 uint32_t emit_tile(Emit *e, const Graph *g, const LoweredStep *steps, int i);
+/* A step by itself, always run, of a group that shares no launch. */
+bool emit_is_alone(const Graph *g, const LoweredStep *steps, int i);
+/* Whether steps behind i + 1 read the value, a root. */
+bool emit_is_kept(const Graph *g, const LoweredStep *steps, int i,
+                  ValueId root);
+/* True if all begin at 16 bytes, and nothing that is written lies where
+   another is: blocks run in any order. */
+bool emit_lies_apart(Emit *e, const Graph *g, const ValueId *v,
+                     const bool *written, int n);
 /* Called behind all steps: warns if none became a PLAN_TILE. */
 void emit_tile_warn(const Emit *e);
 

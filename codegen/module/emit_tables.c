@@ -132,11 +132,12 @@ static double run_flops(const Emit *e, const EmitRun *r) {
 
 static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
     static const char *const kind[] = {
-        [PLAN_KERNEL] = "KERNEL", [PLAN_LIB] = "LIB",
-        [PLAN_LAUNCH] = "LAUNCH", [PLAN_MANY] = "MANY",
-        [PLAN_ROWS] = "ROWS",     [PLAN_PRODUCT] = "PRODUCT",
-        [PLAN_TILE] = "TILE",     [PLAN_COPY] = "COPY",
-        [PLAN_SUM] = "SUM",       [PLAN_SUM_NOW] = "SUM_NOW"};
+        [PLAN_KERNEL] = "KERNEL",  [PLAN_LIB] = "LIB",
+        [PLAN_LAUNCH] = "LAUNCH",  [PLAN_MANY] = "MANY",
+        [PLAN_ROWS] = "ROWS",      [PLAN_PRODUCT] = "PRODUCT",
+        [PLAN_TILE] = "TILE",      [PLAN_GELU] = "GELU",
+        [PLAN_COPY] = "COPY",      [PLAN_SUM] = "SUM",
+        [PLAN_SUM_NOW] = "SUM_NOW"};
     const char *name = target_text[t->kind];
     put_refs(sb, t);
     sb_printf(sb,

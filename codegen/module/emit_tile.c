@@ -4,8 +4,7 @@
    the plan, for drivers without such kernels. */
 #include "codegen/module/emit_plan.h"
 
-/* A step by itself, always run, of a group that shares no launch. */
-static bool is_alone(const Graph *g, const LoweredStep *steps, int i) {
+bool emit_is_alone(const Graph *g, const LoweredStep *steps, int i) {
     const Group *x = &g->groups.data[i];
     bool shares = i + 1 < g->groups.len &&
                   (g->groups.data[i + 1].beside || g->groups.data[i + 1].after);
@@ -22,9 +21,8 @@ static bool tile_reads(const Graph *g, const LoweredStep *s, ValueId root) {
            same_value(view_root(g, s->guard.when), root);
 }
 
-/* Whether steps behind i + 1 read the value, a root. */
-static bool tile_keeps(const Graph *g, const LoweredStep *steps, int i,
-                       ValueId root) {
+bool emit_is_kept(const Graph *g, const LoweredStep *steps, int i,
+                  ValueId root) {
     for (int k = i + 2; k < g->groups.len; k++)
         if (tile_reads(g, &steps[k], root)) return true;
     for (int k = 0; k < g->outputs.len; k++)
@@ -42,23 +40,18 @@ static int tile_buffer(const Graph *g, const LoweredStep *s, ValueId v) {
     return -1;
 }
 
-/* Blocks run in any order: nothing that one writes may lie where another
-   reads. */
-static bool lies_apart(Emit *e, const Graph *g, const TileStep *t) {
-    const ValueId *v = t->refs;
-    for (int i = 0; i < t->nref; i++)
+bool emit_lies_apart(Emit *e, const Graph *g, const ValueId *v,
+                     const bool *written, int n) {
+    enum { ALIGN = 16 };
+    for (int i = 0; i < n; i++) {
+        if (is_value(v[i]) && emit_ref(e, g, v[i]).offset % ALIGN) return false;
         for (int k = 0; k < i; k++)
-            if ((t->written[i] || t->written[k]) &&
+            if ((written[i] || written[k]) && is_value(v[i]) &&
+                is_value(v[k]) &&
                 emit_lie_over(g, v[i], emit_ref(e, g, v[i]), v[k],
                               emit_ref(e, g, v[k])))
                 return false;
-    return true;
-}
-
-static bool is_aligned(Emit *e, const Graph *g, const TileStep *t) {
-    enum { ALIGN = 16 };
-    for (int k = 0; k < t->nref; k++)
-        if (emit_ref(e, g, t->refs[k]).offset % ALIGN) return false;
+    }
     return true;
 }
 
@@ -67,13 +60,14 @@ uint32_t emit_tile(Emit *e, const Graph *g, const LoweredStep *steps, int i) {
     const LoweredStep *s = &steps[i];
     TileStep t;
     if (g->target != TARGET_CUDA || !e->out->cuda->tile_archs.len ||
-        !is_alone(g, steps, i) || !is_alone(g, steps, i + 1) || s[0].kernel ||
-        !s[1].kernel || !cuda_tile_fits(e->a, e->out->cuda, s, &t) ||
+        !emit_is_alone(g, steps, i) || !emit_is_alone(g, steps, i + 1) ||
+        s[0].kernel || !s[1].kernel ||
+        !cuda_tile_fits(e->a, e->out->cuda, s, &t) ||
         (t.buf = tile_buffer(g, &s[1], t.result)) < 0)
         return 0;
-    t.kept = tile_keeps(g, steps, i, view_root(g, t.result));
+    t.kept = emit_is_kept(g, steps, i, view_root(g, t.result));
     cuda_tile_refs(s, &t);
-    if (!lies_apart(e, g, &t) || !is_aligned(e, g, &t)) return 0;
+    if (!emit_lies_apart(e, g, t.refs, t.written, t.nref)) return 0;
     LoweredStep x = {.kind = PLAN_TILE,
                      .fn = cuda_tile_add(e->a, e->out->cuda, &t),
                      .refs = t.refs,

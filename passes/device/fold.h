@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { GPU_BLOCKS = 264 }; /* blocks that fill the GPU: 2 on each SM */
 
@@ -19,6 +20,18 @@ static inline bool any_gpu(const Options *opt) {
     bool any = false;
     for (int i = 0; i < opt->targets.len; i++) any |= opt->targets.data[i].cuda;
     return any;
+}
+
+/* True if the module has code for a GPU of that compute capability, times 10,
+   or a newer one. */
+static inline bool gpu_reaches(const Options *opt, int number) {
+    for (int i = 0; i < opt->targets.len; i++) {
+        const Target *t = &opt->targets.data[i];
+        if (t->cuda &&
+            (!strcmp(t->arch, "ptx") || gpu_arch_of(t->arch)->number >= number))
+            return true;
+    }
+    return false;
 }
 
 /* The first target with a GPU that does not multiply all of `tensor`, or

@@ -19,6 +19,8 @@
    establishes  stage PLANNED
    breaks       nothing                                                      */
 #include "passes/device/flow.h"
+#include "passes/device/fold.h"
+#include "passes/device/product.h"
 #include "passes/passes.h"
 
 #include <inttypes.h>
@@ -67,21 +69,41 @@ static void choose_homes(Plan *p) {
     }
 }
 
+/* Operands of group i last until the next group has run. */
+static void hold_for_next(Plan *p, int i) {
+    Flow *f = p->f;
+    for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
+        ValueId r = f->read[k];
+        if (f->last[r.i] != i || value_get(p->g, r)->kind != VK_RESULT)
+            continue;
+        f->last[r.i] = i + 1;
+        f->crowded[r.i] = true;
+    }
+}
+
 /* With --tile one kernel may do a product and the kernel behind it
    (emit_tile.c): until then nothing takes the place of the product's
    operands. */
 static void hold_operands(Plan *p) {
+    for (int i = 0; i + 1 < p->f->ngroup; i++) {
+        const Group *x = &p->g->groups.data[i];
+        if (x[0].kind == GROUP_ANCHOR && x[1].kind == GROUP_POINT)
+            hold_for_next(p, i);
+    }
+}
+
+/* The same for products that cuBLASLt may compute with GELU (PLAN_GELU): no
+   result takes the place of an operand, GELU's included. */
+static void hold_gelu(Plan *p) {
     Flow *f = p->f;
     for (int i = 0; i + 1 < f->ngroup; i++) {
-        const Group *x = &p->g->groups.data[i];
-        if (x[0].kind != GROUP_ANCHOR || x[1].kind != GROUP_POINT) continue;
-        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
-            ValueId r = f->read[k];
-            if (f->last[r.i] != i || value_get(p->g, r)->kind != VK_RESULT)
-                continue;
-            f->last[r.i] = i + 1;
-            f->crowded[r.i] = true;
-        }
+        ProductGelu x;
+        if (p->g->groups.data[i].kind != GROUP_ANCHOR ||
+            !product_gelu(p->g, f->first[i], f->first[i + 1], &x))
+            continue;
+        hold_for_next(p, i);
+        ValueId at = f->root[x.at.i];
+        if (x.slope && f->last[at.i] == i + 1) f->crowded[at.i] = true;
     }
 }
 
@@ -291,6 +313,8 @@ static Status plan_graph(Graph *g, PassCtx *cx) {
         g->values.data[v].home = -1;
     }
     if (cx->opt->tile && g->target == TARGET_CUDA) hold_operands(&p);
+    if (g->target == TARGET_CUDA && gpu_reaches(cx->opt, PLAN_GELU_SINCE))
+        hold_gelu(&p);
     choose_homes(&p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);

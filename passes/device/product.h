@@ -26,4 +26,15 @@ enum { PRODUCT_MOST_AFTER = 2 };
 ProductEnd product_end(const Graph *g, const Node *product, const NodeId *after,
                        int n);
 
+/* GELU, in the form of tanh, of a product, or the product times its slope. */
+typedef struct ProductGelu {
+    bool slope;
+    ValueId product, at, out; /* the product as stored, GELU's operand, the
+                                 next group's result */
+    ValueId sums;             /* a sum of `out` beside it; NO_VALUE: none */
+} ProductGelu;
+/* True if cuBLASLt can compute a product with GELU, or its slope, in the group
+   behind it; first, next: the groups' first nodes in the order of the graph. */
+bool product_gelu(const Graph *g, int first, int next, ProductGelu *x);
+
 #endif

@@ -16,7 +16,9 @@
    establishes  stage FUSED, groups and nodes in the order they run in
    breaks       nothing                                                      */
 #include "passes/passes.h"
+#include "passes/device/fold.h"
 #include "passes/device/launch.h"
+#include "passes/device/product.h"
 
 #include <string.h>
 
@@ -315,6 +317,50 @@ static bool count_made(Sched *s) {
     return early;
 }
 
+/* Per group: 1 + the group of a product with which cuBLASLt can compute it. */
+static int *find_gelus(const Sched *s) {
+    const Flow *f = s->f;
+    int *product = NEW_ARRAY(s->a, int, f->ngroup + 1);
+    ProductGelu x;
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = 0; k < s->next[i].len; k++) {
+            int to = s->next[i].to[k];
+            if (f->g->groups.data[i].kind == GROUP_ANCHOR &&
+                product_gelu(f->g, f->first[i], f->first[to], &x))
+                product[to] = i + 1;
+        }
+    return product;
+}
+
+/* GELU, or the gradient by its slope, runs right behind its product, if all
+   else that it needs is there, so that cuBLASLt can do both. */
+static int *pair_gelus(Sched *s, const int *order) {
+    const Flow *f = s->f;
+    int n = f->ngroup, done = 0;
+    const int *product = find_gelus(s);
+    int *paired = NEW_ARRAY(s->a, int, n + 1);
+    int *behind = NEW_ARRAY(s->a, int, n + 1); /* + 1, per product */
+    int *at = NEW_ARRAY(s->a, int, n + 1), *needs = NEW_ARRAY(s->a, int, n + 1);
+    for (int i = 0; i < n; i++) at[order[i]] = i;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < s->next[i].len; k++) {
+            int to = s->next[i].to[k];
+            if (product[to] != i + 1 && needs[to] <= at[i])
+                needs[to] = at[i] + 1;
+        }
+    for (int i = 0; i < n; i++)
+        if (product[i] && needs[i] <= at[product[i] - 1])
+            behind[product[i] - 1] = i + 1;
+    for (int i = 0; i < n; i++) {
+        int group = order[i];
+        if (product[group] && behind[product[group] - 1] == group + 1) continue;
+        paired[done++] = group;
+        if (behind[group]) paired[done++] = behind[group] - 1;
+    }
+    ASSERT(done == n);
+    return paired;
+}
+
 static void schedule_graph(Graph *g, PassCtx *cx) {
     Sched s = {.f = flow_new(g, cx->scratch), .a = cx->scratch};
     int n = s.f->ngroup;
@@ -336,6 +382,11 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     if (!cx->opt->shuffle) {
         int *greedy = list_order(&s, FREEING);
         if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;
+    }
+    if (target_of(g)->shares_launches &&
+        gpu_reaches(cx->opt, PLAN_GELU_SINCE)) {
+        int *paired = pair_gelus(&s, order);
+        if (peak_bytes(&s, paired) <= peak_bytes(&s, order)) order = paired;
     }
     Joins *joins = NEW_ARRAY(s.a, Joins, n + 1);
     if (target_of(g)->shares_launches)

@@ -148,7 +148,7 @@ ampc_status bind_tables(ampc_session *s) {
         const PlanStep *t = &s->plan->steps[i];
         n.params += (size_t)t->nref + 4; /* count, scratch, condition */
         if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_REFS + PRODUCT_NUMBERS;
-        n.products += t->kind == PLAN_PRODUCT;
+        n.products += t->kind == PLAN_PRODUCT || t->kind == PLAN_GELU;
         n.rows += table_words(t);
         if (counts_blocks(t) && n.counters < plan_tensors(t))
             n.counters = plan_tensors(t);
@@ -370,6 +370,11 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
         TRY(bind_own(b, out));
         return product_bind(b->s, b->program, t, out->product,
                             &p->keys[p->nproduct++]);
+    case PLAN_GELU:
+        out->product = &b->d->products[b->d->nbound + p->nproduct];
+        p->names[p->nproduct] = out->name;
+        return product_bind_gelu(b->s, b->program, t, out->product,
+                                 &p->keys[p->nproduct++]);
     case PLAN_SUM: out->bucket = t; return AMPC_OK;
     case PLAN_SUM_NOW:
         out->from = ref_at(b, 0);
@@ -388,16 +393,32 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
 
 static ampc_status bind_program(Binder *b, Scratchpad *pad) {
     const PlanRun *r = &b->s->plan->runs[b->program];
-    uint32_t replaced = 0; /* steps before that number */
     for (uint32_t j = 0; j < r->nstep; j++) {
         GpuStep *out = &b->d->programs[b->program].steps[j];
         b->t = &b->s->plan->steps[r->step0 + j];
         TRY(bind_step(b, out, pad));
-        out->replaced = j < replaced;
-        if (out->kind == PLAN_TILE && out->first.fn)
-            replaced = j + 1 + (uint32_t)b->s->plan->pars[b->t->par0];
     }
     return AMPC_OK;
+}
+
+/* Leaves out steps that others replace, once algorithms are chosen. */
+static void leave_out(const ampc_session *s, int program) {
+    const PlanRun *r = &s->plan->runs[program];
+    uint32_t from = 0, to = 0; /* steps that are left out */
+    for (uint32_t j = 0; j < r->nstep; j++) {
+        const PlanStep *t = &s->plan->steps[r->step0 + j];
+        GpuStep *out = &gpu_of(s)->programs[program].steps[j];
+        const int64_t *end = s->plan->pars + t->par0 + t->npar;
+        out->replaced = j >= from && j < to;
+        if (t->kind == PLAN_TILE && out->first.fn) {
+            from = j + 1;
+            to = from + (uint32_t)end[-1];
+        } else if (t->kind == PLAN_GELU) {
+            out->replaced = out->product->by == BY_NOTHING;
+            from = j + 1 + (out->replaced ? 0 : (uint32_t)end[-2]);
+            to = from + (uint32_t)end[out->replaced ? -2 : -1];
+        }
+    }
 }
 
 /* * rows: bytes of the tables made so far. */
@@ -435,6 +456,8 @@ ampc_status bind_all(ampc_session *s) {
         status = tune_all(s, d->products + d->nbound, pad.nproduct, pad.keys,
                           pad.names);
     gpu_release_captures();
+    for (uint32_t i = 0; i < s->m->nprogram && status == AMPC_OK; i++)
+        if (d->programs[i].bound) leave_out(s, (int)i);
     if (status == AMPC_OK)
         status = gpu_write(s, d->rows + d->rows_bound, pad.rows, rows);
     d->nbound += pad.nproduct;

@@ -35,7 +35,7 @@ typedef struct CacheHeader {
     char device[96];
 } CacheHeader;
 
-_Static_assert(sizeof(ProductKey) == 128 && sizeof(CacheEntry) == 192 &&
+_Static_assert(sizeof(ProductKey) == 136 && sizeof(CacheEntry) == 200 &&
                    sizeof(CacheHeader) == 128,
                "stored structs have no padding");
 

@@ -128,6 +128,8 @@ enum { /* cublasLtMatmulDescAttributes_t */
        LT_DESC_TRANSB = 4,
        LT_DESC_EPILOGUE = 7,
        LT_DESC_BIAS_POINTER = 8,
+       LT_DESC_AUX_POINTER = 11,
+       LT_DESC_AUX_LD = 12,
        LT_DESC_A_SCALE_POINTER = 17,
        LT_DESC_B_SCALE_POINTER = 18,
        LT_DESC_A_SCALE_MODE = 31,
@@ -158,7 +160,11 @@ enum { /* cublasLtEpilogue_t */
        LT_EPILOGUE_DEFAULT = 1,
        LT_EPILOGUE_RELU = 2,
        LT_EPILOGUE_BIAS = 4,
-       LT_EPILOGUE_RELU_BIAS = 6
+       LT_EPILOGUE_RELU_BIAS = 6,
+       LT_EPILOGUE_GELU = 32,
+       LT_EPILOGUE_AUX = 128, /* CUBLASLT_EPILOGUE_GELU_AUX_BIAS: 32 + 128 + 4
+                               */
+       LT_EPILOGUE_DGELU = 192
 };
 
 enum { /* cublasLtReductionScheme_t */

@@ -54,16 +54,19 @@ typedef struct GpuLaunch {
 typedef enum ProductBy {
     BY_LIBRARY,
     BY_LIBRARY_AND_AFTER, /* runs cuBLASLt, then GpuStep.second */
-    BY_OWN                /* GpuStep.first                                   */
+    BY_OWN,               /* GpuStep.first                                   */
+    BY_NOTHING            /* PLAN_GELU: other steps do its work */
 } ProductBy;
 
 typedef struct GpuProduct {
     ProductBy by;
     bool own, after; /* true: there are kernels for them */
+    bool gelu;       /* of a PLAN_GELU */
     LtDesc desc;
     LtLayout la, lb, lout;
     CUdeviceptr a, b, out;
     CUdeviceptr add;       /* 0: nothing */
+    CUdeviceptr aux;       /* GELU's operand; 0: none */
     CUdeviceptr alpha;     /* 0: one number, from the host */
     CUdeviceptr scale;     /* numbers of 8 bits; 0: none */
     CUdeviceptr blocks[2]; /* .. scales of blocks of a and b; 0: none */
@@ -81,7 +84,7 @@ typedef struct GpuStep {
     const LibCopy *sum;     /* PLAN_SUM_NOW, of `from`, .. */
     bool largest;           /* .. or the largest */
     const PlanStep *bucket; /* PLAN_SUM */
-    bool replaced;          /* a PLAN_TILE before it does its work */
+    bool replaced;          /* others do its work: it is left out */
     const char *name;
 } GpuStep;
 
@@ -272,13 +275,16 @@ ampc_status gpu_wait_stream(ampc_session *s, CUstream stream, const char *what);
 /* The facts that decide which algorithms a product may use; no padding. */
 typedef struct ProductKey {
     int64_t m, n, k, batch;
-    int64_t lda, ldb, ldo, stride_a, stride_b, stride_o;
+    int64_t lda, ldb, ldo, ldaux, stride_a, stride_b, stride_o;
     int32_t type_a, type_b, type_o, op_a, op_b, compute, epilogue, pointer;
     int32_t align_a, align_b, align_o, align_bias;
 } ProductKey;
 
 ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                          GpuProduct *p, ProductKey *key);
+/* A PLAN_GELU. */
+ampc_status product_bind_gelu(ampc_session *s, int program, const PlanStep *t,
+                              GpuProduct *p, ProductKey *key);
 /* Leaves the operations after the product to a kernel. Returns the
    cublasStatus_t. */
 int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key);

@@ -152,6 +152,8 @@ static int make_desc(const LtApi *lt, const ProductKey *k, GpuProduct *p,
     SET(LT_DESC_TRANSB, k->op_b);
     if (k->epilogue != LT_EPILOGUE_DEFAULT) SET(LT_DESC_EPILOGUE, k->epilogue);
     if (bias) SET(LT_DESC_BIAS_POINTER, bias);
+    if (p->aux) SET(LT_DESC_AUX_POINTER, p->aux);
+    if (p->aux) SET(LT_DESC_AUX_LD, k->ldaux);
     if (p->alpha) SET(LT_DESC_POINTER_MODE, k->pointer);
     if (p->scale) SET(LT_DESC_A_SCALE_POINTER, p->scale);
     if (p->blocks[0]) {
@@ -211,6 +213,38 @@ ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
     TRY(make_key(s, t, p, bias, key));
     int e = make_layouts(lt, key, p);
     if (e == 0) e = make_desc(lt, key, p, bias);
+    return e ? lt_fail(s, e, "description of a product", t->name) : AMPC_OK;
+}
+
+/* A GPU that is too old gets no descriptor. */
+ampc_status product_bind_gelu(ampc_session *s, int program, const PlanStep *t,
+                              GpuProduct *p, ProductKey *key) {
+    const GpuDevice *d = gpu_of(s);
+    const PlanRef *ref = s->plan->refs + t->ref0;
+    const LibGemm *g = (const void *)(s->plan->pars + t->par0);
+    uint64_t result_bytes;
+    bool empty;
+    CUdeviceptr bias = gpu_address(s, program, ref[4]);
+    *p = (GpuProduct){.by = BY_NOTHING, .gelu = true};
+    if (!dims_ok(g, &result_bytes, &empty)) return cannot(s, t, "its size");
+    if (empty || 10 * d->major + d->minor < PLAN_GELU_SINCE) return AMPC_OK;
+    p->by = BY_LIBRARY;
+    p->a = gpu_address(s, program, ref[1]);
+    p->b = gpu_address(s, program, ref[0]);
+    p->out = gpu_address(s, program, ref[2]);
+    p->aux = gpu_address(s, program, ref[3]);
+    TRY(make_key(s, t, p, bias, key));
+    key->epilogue = t->fn == PLAN_GELU_SLOPE
+                        ? LT_EPILOGUE_DGELU
+                        : LT_EPILOGUE_GELU + (bias ? LT_EPILOGUE_BIAS : 0) +
+                              (p->aux ? LT_EPILOGUE_AUX : 0);
+    if (p->aux) {
+        int32_t align = align_of(p->aux);
+        key->ldaux = key->ldo;
+        if (!bias || key->align_bias > align) key->align_bias = align;
+    }
+    int e = make_layouts(&d->lt, key, p);
+    if (e == 0) e = make_desc(&d->lt, key, p, bias);
     return e ? lt_fail(s, e, "description of a product", t->name) : AMPC_OK;
 }
 

@@ -312,7 +312,7 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
         return s->ranks.whole ? gpu_sum_bucket(s, t->bucket) : AMPC_OK;
     if (t->kind == PLAN_SUM_NOW) return gpu_sum_now(s, t);
     if (t->kind == PLAN_COPY) return copy(s, t);
-    if (t->kind == PLAN_PRODUCT) return multiply(s, t);
+    if (t->kind == PLAN_PRODUCT || t->kind == PLAN_GELU) return multiply(s, t);
     TRY(launch(s, &t->first, t->name));
     return launch(s, &t->second, t->name);
 }

@@ -28,7 +28,7 @@ typedef struct Tuner {
     bool may_measure;
     GpuProduct *products;
     size_t n;
-    unsigned refused, own; /* products */
+    unsigned refused, own, gelu; /* products */
 } Tuner;
 
 /* ---- candidates ---------------------------------------------------------- */
@@ -82,6 +82,11 @@ static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
                            const char *name) {
     LtHeuristic found;
     int n = 0;
+    if (p->gelu) {
+        p->by = BY_NOTHING;
+        t->gelu++;
+        return AMPC_OK;
+    }
     if (p->after) {
         int e = product_unfuse(&t->d->lt, p, k);
         if (e) return lt_fail(t->s, e, "description of a product", name);
@@ -261,6 +266,11 @@ static ampc_status choose_all(Tuner *t, ProductKey *keys,
                     "cuBLASLt has no algorithm for %u products or for their "
                     "epilogues; %u of them run on our own, slower kernels",
                     t->refused, t->own);
+    if (t->gelu)
+        session_log(s,
+                    "cuBLASLt has no algorithm for %u products with GELU, "
+                    "which kernels of the module compute",
+                    t->gelu);
     apply_new(t, keys);
     return AMPC_OK;
 }

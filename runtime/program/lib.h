@@ -30,7 +30,8 @@ typedef union LibParams {
 /* The AmpcFactors of a PLAN_PRODUCT. */
 static inline int64_t plan_factors(const PlanTarget *p, const PlanStep *t) {
     const uint32_t exact = sizeof(LibGemm) / sizeof(int64_t);
-    return t->npar > exact ? p->pars[t->par0 + exact] : AMPC_FACTORS_F32;
+    return t->kind == PLAN_PRODUCT && t->npar > exact ? p->pars[t->par0 + exact]
+                                                      : AMPC_FACTORS_F32;
 }
 
 /* The convolution without its sums. */

@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 18
+#define AMPC_PLAN_VERSION 19
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -130,6 +130,13 @@ typedef enum PlanStepKind {
                      par 0 steps, which are then left out. Where the driver
                      has no such kernel this step is left out; PLAN_NONE refs
                      are NULL */
+    PLAN_GELU,    /* fn = PlanGelu: a product by cuBLASLt and what follows it.
+                     refs a, b, result, GELU's operand, bias or PLAN_NONE; par:
+                     LibGemm, the number of steps behind it that go with it, and
+                     of those behind them, which they replace. GPUs older than
+                     PLAN_GELU_SINCE, or without an algorithm, leave out this
+                     step and those that go with it, others the replaced ones
+                   */
     PLAN_COPY,    /* copies ref 0 to ref 1 by the driver; par: LibCopy */
     /* on any */
     PLAN_SUM, /* the refs, f32 gradients that are final, are summed over ranks;
@@ -166,6 +173,14 @@ typedef enum PlanProduct {
     PLAN_PRODUCT_BLOCKS_BIAS,
     PLAN_PRODUCT_BLOCKS_ADD
 } PlanProduct;
+
+typedef enum PlanGelu {
+    PLAN_GELU_OF,   /* GELU, in the form of tanh, of the product with its bias,
+                       which ref 3 gets unless it is PLAN_NONE */
+    PLAN_GELU_SLOPE /* the product times GELU's slope at ref 3; no bias */
+} PlanGelu;
+/* A compute capability times 10: on older GPUs llm.c found it slower. */
+enum { PLAN_GELU_SINCE = 90, PLAN_GELU_REFS = 5, PLAN_GELU_PARS = 2 };
 
 static inline bool product_scales(uint32_t fn) {
     return fn == PLAN_PRODUCT_SCALE || fn == PLAN_PRODUCT_SCALE_BIAS ||

@@ -183,6 +183,21 @@ static bool plan_condition_ok(const RunCheck *c, const PlanStep *t) {
            c->t->refs[plan_condition(t)].space != PLAN_NONE;
 }
 
+/* No operand is missing but for the bias and, of PLAN_GELU_OF, a result that
+   nothing reads. */
+static bool plan_gelu_ok(const RunCheck *c, const PlanStep *t) {
+    const PlanRef *r = c->t->refs + t->ref0;
+    PlanStep product = *t;
+    bool slope = t->fn == PLAN_GELU_SLOPE;
+    if (t->nref != PLAN_GELU_REFS || t->npar < PLAN_GELU_PARS ||
+        t->fn > PLAN_GELU_SLOPE)
+        return false;
+    product.nref = 3;
+    product.npar -= PLAN_GELU_PARS;
+    return plan_lib_ok(c->t, &product, PLAN_LIB_GEMM, 0) &&
+           (!slope || (r[3].space != PLAN_NONE && r[4].space == PLAN_NONE));
+}
+
 static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     if (t->ep_nref > UINT32_MAX - t->nref ||
         !plan_refs_ok(c, t->ref0, t->nref + t->ep_nref) ||
@@ -212,6 +227,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
                plan_lib_ok(c->t, &exact, PLAN_LIB_GEMM, product_more(t->fn));
     }
     case PLAN_TILE: return !cpu && t->npar == 1;
+    case PLAN_GELU: return !cpu && plan_gelu_ok(c, t);
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);
     case PLAN_SUM_NOW: return plan_sum_now_ok(c, t);
@@ -228,12 +244,17 @@ static bool plan_outputs_ok(const RunCheck *c) {
     return true;
 }
 
-/* A PLAN_TILE replaces steps of its own program. */
+/* A PLAN_TILE or PLAN_GELU replaces steps of its own program. */
 static bool plan_replaces_ok(const RunCheck *c, uint32_t step) {
     const PlanStep *t = &c->t->steps[c->r->step0 + step];
+    const int64_t *end = c->t->pars + t->par0 + t->npar;
     int64_t left = (int64_t)c->r->nstep - step - 1;
-    return t->kind != PLAN_TILE ||
-           (c->t->pars[t->par0] >= 1 && c->t->pars[t->par0] <= left);
+    if (t->kind == PLAN_GELU) {
+        if (end[-2] < 0 || end[-2] > left) return false;
+        left -= end[-2];
+    }
+    return (t->kind != PLAN_TILE && t->kind != PLAN_GELU) ||
+           (end[-1] >= 1 && end[-1] <= left);
 }
 
 static const char *target_defect(const AmpcModule *m, const PlanTarget *t) {

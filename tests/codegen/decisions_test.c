@@ -180,6 +180,7 @@ static void add_plan(Found *f, const Module *m, const PlanSource *src) {
     StepCost c;
     cost_put(src, &cost);
     for (const char *at = cost.data; cost_next(&at, &c);) {
+        if (c.since < 0) continue; /* of older GPUs alone */
         Sums *s = sums_of(f, c.target, c.program);
         s->launches += (int)c.launches;
         s->bytes += c.bytes;

@@ -242,7 +242,8 @@ static void check_steps(const Whole *w) {
         const EmitStep *e = &w->src.steps.data[i];
         REQUIRE(cost_next(&at, &s));
         if (e->g != g) continue;
-        products += strncmp(s.how, "attend", 6) ? s.mma : 0;
+        bool counts = s.since >= 0 && strncmp(s.how, "attend", 6);
+        products += counts ? s.mma : 0;
         int group = group_of(e);
         if (group < 0 || has_moves(g, group)) continue;
         Operands o = operands_of(e);

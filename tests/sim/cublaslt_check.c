@@ -108,11 +108,29 @@ static int check_types(const LtProblem *p, const char **why) {
     return LT_SUCCESS;
 }
 
+/* GELU and its slope: results of 16 bits, as the runtime asks for. The header
+   wants columns of GELU's operand a multiple of 8 apart; that operand has D's
+   type. */
+static int check_gelu(const LtProblem *p, const char **why) {
+    const struct LtDesc_st *d = &p->desc;
+    if (!lt_gelu(p)) return LT_SUCCESS;
+    if (!lt_is_half(p->m[3].type) || p->m[3].batch != 1 ||
+        d->pointer_mode != LT_POINTER_HOST)
+        REFUSE(LT_NOT_SUPPORTED, "GELU of a product other than one of 16 bits");
+    if (lt_has_aux(p) && (d->aux_ld % 8 || d->aux_ld < (int64_t)p->m[3].rows))
+        REFUSE(LT_INVALID_VALUE, "columns of GELU's operand");
+    return LT_SUCCESS;
+}
+
 static int check_desc(const LtProblem *p, const char **why) {
     const struct LtDesc_st *d = &p->desc;
-    bool known =
-        d->epilogue == LT_EPILOGUE_DEFAULT || d->epilogue == LT_EPILOGUE_RELU ||
-        d->epilogue == LT_EPILOGUE_BIAS || d->epilogue == LT_EPILOGUE_RELU_BIAS;
+    bool known = d->epilogue == LT_EPILOGUE_DEFAULT ||
+                 d->epilogue == LT_EPILOGUE_RELU ||
+                 d->epilogue == LT_EPILOGUE_BIAS ||
+                 d->epilogue == LT_EPILOGUE_RELU_BIAS ||
+                 d->epilogue == LT_EPILOGUE_DGELU ||
+                 (d->epilogue & ~(LT_EPILOGUE_AUX | LT_EPILOGUE_BIAS)) ==
+                     LT_EPILOGUE_GELU;
     if (d->transa != LT_OP_N && d->transa != LT_OP_T)
         REFUSE(LT_INVALID_VALUE, "transpose of A");
     if (d->transb != LT_OP_N && d->transb != LT_OP_T)
@@ -123,7 +141,7 @@ static int check_desc(const LtProblem *p, const char **why) {
     if (!known) REFUSE(LT_NOT_SUPPORTED, "epilogue");
     if (p->m[0].type == LT_R_64F && d->epilogue != LT_EPILOGUE_DEFAULT)
         REFUSE(LT_NOT_SUPPORTED, "an epilogue in f64");
-    return LT_SUCCESS;
+    return check_gelu(p, why);
 }
 
 static int check_shapes(const LtProblem *p, const char **why) {
@@ -195,6 +213,7 @@ bool lt_kind_fits(int kind, const LtProblem *p) {
             return false;
     }
     if (lt_has_bias(p) && p->desc.bias % 16) return false;
+    if (lt_has_aux(p) && p->desc.aux % 16) return false;
     if (lt_kind_reduction(kind) && lt_k(p) < 8) return false;
     return p->desc.pointer_mode == LT_POINTER_HOST || kind == LT_KIND_PLAIN ||
            kind == LT_KIND_COMPUTE;
@@ -215,12 +234,17 @@ static bool same_layout(const struct LtLayout_st *x,
     return x->ld == y->ld && (x->batch == 1 || x->stride == y->stride);
 }
 
-static int check_overlap(const LtCall *c, const Range *m, Range bias,
+static int check_overlap(const LtCall *c, const Range *m, Range bias, Range aux,
                          const char **why) {
     Range work = {c->workspace, lt_kind_workspace(c->kind, &c->p)};
     bool in_place = c->at[2] == c->at[3];
     if (overlap(m[0], m[3]) || overlap(m[1], m[3]) || overlap(bias, m[3]))
         REFUSE(LT_INVALID_VALUE, "D overlaps an operand");
+    bool writes = c->p.desc.epilogue != LT_EPILOGUE_DGELU;
+    if (overlap(aux, m[3]) || overlap(aux, work) ||
+        (writes &&
+         (overlap(aux, m[0]) || overlap(aux, m[1]) || overlap(aux, bias))))
+        REFUSE(LT_INVALID_VALUE, "GELU's operand overlaps another matrix");
     if (in_place && !same_layout(&c->p.m[2], &c->p.m[3]))
         REFUSE(LT_INVALID_VALUE, "in place, but C and D differ in layout");
     if (!in_place && overlap(m[2], m[3]))
@@ -304,7 +328,7 @@ int lt_check_tails(const LtCall *c, const char **why) {
 }
 
 int lt_check_call(const LtCall *c, const char **why) {
-    Range m[4], bias = {0, 0};
+    Range m[4], bias = {0, 0}, aux = {0, 0};
     for (int i = 0; i < 4; i++) {
         m[i] = (Range){c->at[i], lt_extent(&c->p.m[i])};
         if (!m[i].at) REFUSE(LT_INVALID_VALUE, "a matrix is NULL");
@@ -324,8 +348,18 @@ int lt_check_call(const LtCall *c, const char **why) {
             REFUSE(LT_EXECUTION_FAILED, "the bias reaches outside of device "
                                         "memory");
     }
+    if (lt_has_aux(&c->p)) {
+        size_t size = lt_type_size(c->p.m[3].type);
+        uint64_t ld = (uint64_t)c->p.desc.aux_ld;
+        aux = (Range){c->p.desc.aux,
+                      ((c->p.m[3].cols - 1) * ld + c->p.m[3].rows) * size};
+        if (!aux.at) REFUSE(LT_INVALID_VALUE, "GELU's operand is NULL");
+        if (!sim_device_range(aux.at, aux.bytes))
+            REFUSE(LT_EXECUTION_FAILED, "GELU's operand reaches outside of "
+                                        "device memory");
+    }
     int s = check_scales(c, why);
     if (s == LT_SUCCESS) s = check_workspace(c, why);
     if (s == LT_SUCCESS) s = check_scalars(c, why);
-    return s == LT_SUCCESS ? check_overlap(c, m, bias, why) : s;
+    return s == LT_SUCCESS ? check_overlap(c, m, bias, aux, why) : s;
 }

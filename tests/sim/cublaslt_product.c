@@ -133,6 +133,29 @@ static void *along_k(const LtCall *c, int which, int64_t batch, uint64_t n,
     return out;
 }
 
+/* In fp32, before v is rounded to D's type (numerics.md). */
+static float gelu_sigmoid(float x) {
+    return 1 / (1 + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_slope(float x) {
+    float s = gelu_sigmoid(x);
+    float inner = 1.5957691f * (1 + 3 * 0.044715f * x * x);
+    return s + x * s * (1 - s) * inner;
+}
+
+/* GELU of v, stored where asked for; or v times the slope at the stored
+   operand. */
+static double with_gelu(const LtCall *c, double v, int64_t row, int64_t col) {
+    char *aux = (char *)(uintptr_t)c->p.desc.aux;
+    int64_t at = col * c->p.desc.aux_ld + row;
+    int type = c->p.m[3].type;
+    if (c->p.desc.epilogue == LT_EPILOGUE_DGELU)
+        return (float)v * gelu_slope((float)load(type, aux, at));
+    if (lt_has_aux(&c->p)) store(type, aux, at, v);
+    return (float)v * gelu_sigmoid((float)v);
+}
+
 static double finish(const LtCall *c, double sum, int64_t row, int64_t col,
                      int64_t batch) {
     const struct LtLayout_st *m = &c->p.m[2];
@@ -151,6 +174,7 @@ static double finish(const LtCall *c, double sum, int64_t row, int64_t col,
     const char *bias = (const char *)(uintptr_t)c->p.desc.bias;
     if (lt_has_bias(&c->p))
         v = (float)v + (float)load(c->p.m[3].type, bias, row);
+    if (lt_gelu(&c->p)) return with_gelu(c, v, row, col);
     return c->p.desc.epilogue & LT_EPILOGUE_RELU && v < 0 ? 0 : v;
 }
 

@@ -108,6 +108,8 @@ int cublasLtMatmulDescSetAttribute(LtDesc d, int attribute, const void *value,
     case LT_DESC_TRANSB: return set_field(&d->transb, 4, value, size);
     case LT_DESC_EPILOGUE: return set_field(&d->epilogue, 4, value, size);
     case LT_DESC_BIAS_POINTER: return set_field(&d->bias, 8, value, size);
+    case LT_DESC_AUX_POINTER: return set_field(&d->aux, 8, value, size);
+    case LT_DESC_AUX_LD: return set_field(&d->aux_ld, 8, value, size);
     case LT_DESC_A_SCALE_POINTER:
         return set_field(&d->scales[0], 8, value, size);
     case LT_DESC_B_SCALE_POINTER:
@@ -199,6 +201,7 @@ static uint64_t problem_hash(const LtProblem *p) {
     const struct LtDesc_st *d = &p->desc;
     h = mix(mix(h, (uint64_t)d->compute), (uint64_t)d->scale);
     h = mix(mix(h, (uint64_t)d->pointer_mode), d->epilogue);
+    h = mix(h, (uint64_t)d->aux_ld);
     h = mix(mix(h, (uint64_t)d->transa), (uint64_t)d->transb);
     h = mix(mix(h, (uint64_t)d->mode[0]), (uint64_t)d->mode[1]);
     for (int i = 0; i < 4; i++) {
@@ -234,8 +237,8 @@ static void describe(int kind, const LtProblem *p, LtHeuristic *out) {
     out->waves = 1.0f / (float)(kind + 1);
 }
 
-/* Reads AMPC_SIM_REFUSE: no algorithms for "epilogues", or for "products",
-   or a status that the heuristic returns. */
+/* Reads AMPC_SIM_REFUSE: no algorithms for "epilogues", for "gelu" among them,
+   or for "products", or a status that the heuristic returns. */
 static int answer(void) {
     const char *what = getenv("AMPC_SIM_REFUSE");
     return what ? atoi(what) : LT_SUCCESS;
@@ -244,7 +247,7 @@ static int answer(void) {
 static bool refuses(const LtProblem *p) {
     const char *what = getenv("AMPC_SIM_REFUSE");
     if (!what) return false;
-    return !strcmp(what, "products") ||
+    return !strcmp(what, "products") || (!strcmp(what, "gelu") && lt_gelu(p)) ||
            (!strcmp(what, "epilogues") &&
             (p->desc.epilogue != LT_EPILOGUE_DEFAULT ||
              p->desc.pointer_mode != LT_POINTER_HOST));

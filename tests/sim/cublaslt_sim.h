@@ -20,7 +20,8 @@ struct LtLayout_st {
 struct LtDesc_st {
     int compute, scale, pointer_mode, transa, transb;
     uint32_t epilogue;
-    uint64_t bias;      /* device address */
+    uint64_t bias, aux; /* device addresses */
+    int64_t aux_ld;
     int mode[2];        /* of the scales of a and b */
     uint64_t scales[2]; /* device addresses: of a float, or of a byte for each
                           32 elements along k; 0: 1 */
@@ -73,6 +74,14 @@ static inline bool lt_has_bias(const LtProblem *p) {
 }
 static inline uint64_t lt_k(const LtProblem *p) {
     return p->desc.transa ? p->m[0].rows : p->m[0].cols;
+}
+/* GELU, or its slope. */
+static inline bool lt_gelu(const LtProblem *p) {
+    return p->desc.epilogue & (LT_EPILOGUE_GELU | LT_EPILOGUE_AUX);
+}
+/* The operand of GELU, or of its gradient, is in memory. */
+static inline bool lt_has_aux(const LtProblem *p) {
+    return p->desc.epilogue & LT_EPILOGUE_AUX;
 }
 /* True if operands have a scale for each 32 elements. */
 static inline bool lt_has_blocks(const LtProblem *p) {

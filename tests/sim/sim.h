@@ -38,9 +38,9 @@ extern "C" {
    AMPC_SIM_CC (90), AMPC_SIM_MEMORY, AMPC_SIM_DRIVER (13000), AMPC_SIM_SMS,
    AMPC_SIM_DEVICES, AMPC_SIM_PTX_ONLY, AMPC_SIM_TWINS, and for programs that
    know nothing of the simulator AMPC_SIM_FAIL (ENTRY:NTH:CODE[:sticky], see
-   sim_fail), AMPC_SIM_REFUSE (what cuBLASLt has no algorithm for: "epilogues"
-   or all "products") and AMPC_SIM_REPORT, a file that counts, errors and leaks
-   are appended to when the library is unloaded. */
+   sim_fail), AMPC_SIM_REFUSE (what cuBLASLt has no algorithm for: "epilogues",
+   "gelu" among them, or all "products") and AMPC_SIM_REPORT, a file that
+   counts, errors and leaks are appended to when the library is unloaded. */
 typedef struct SimConfig {
     uint64_t seed;
     int cc;            /* 80, 90, ...: compute capability times 10            */

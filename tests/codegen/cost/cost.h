@@ -18,7 +18,7 @@ typedef struct Costs {
 } Costs;
 
 /* Fields after `launches` for a step that is neither a product nor a tile. */
-#define COST_REST "\t0\t0\t0\t0\t0\t0"
+#define COST_REST "\t0\t0\t0\t0\t0\t0\t0"
 
 void cost_set(Costs *c, const char *name, const char *value);
 void cost_count(Costs *c, const char *text, const char *target);

@@ -30,7 +30,7 @@ static double product_speed(Arena *a, double rows, double cols, double depth,
     double mma = 2 * rows * cols * depth;
     snprintf(fields, sizeof fields,
              "cublaslt\t%.12g\t%d\t0\t1\t0\t1\t0\t0\t0\t0\t0\t0\t0\t%g\t%g\t"
-             "%g\t1\t%d\t0",
+             "%g\t1\t%d\t0\t0",
              mma, bits, rows, cols, depth, odd);
     return 1e-9 * mma / h100_ms(a, fields);
 }
@@ -74,11 +74,11 @@ TEST_CASE(cost, ranges_hold_what_is_likely) {
         "1" COST_REST,
         "cublaslt\t1.0995e12\t16\t0\t4.03e8\t0\t4."
         "03e8\t0\t0\t0\t0\t0\t0\t1\t8192"
-        "\t8192\t8192\t1\t0\t0",
+        "\t8192\t8192\t1\t0\t0\t0",
         "attend\t1e12\t16\t40\t4e8\t0\t4e8\t0\t6144\t128\t221\t0\t0\t"
         "1" COST_REST,
         "conv_fwd\t6e10\t16\t0\t1e8\t0\t1e8\t1e9\t1568\t256\t148\t21000\t0\t1"
-        "\t0\t0\t0\t0\t0\t1.2e8"};
+        "\t0\t0\t0\t0\t0\t0\t1.2e8"};
     Arena *a = arena_new();
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
@@ -98,12 +98,44 @@ TEST_CASE(cost, ranges_hold_what_is_likely) {
     arena_free(a);
 }
 
+/* Steps with a PLAN_GELU run on GPUs from 9.0 on, those in their place on older
+   ones. */
+TEST_CASE(cost, steps_are_priced_where_they_run) {
+    char fields[200];
+    Arena *a = arena_new();
+    for (int since = -90; since <= 90; since += 180) {
+        snprintf(fields, sizeof fields,
+                 "gelu\t1.0995e12\t16\t0\t4e8\t0\t4e8\t1e9\t0\t0\t0\t0\t0\t1"
+                 "\t8192\t8192\t8192\t1\t0\t%d\t0",
+                 since);
+        CHECK((priced(a, fields, "\"H100_ms\":") > 0) == (since > 0));
+        CHECK((priced(a, fields, "\"B200_ms\":") > 0) == (since > 0));
+        CHECK((priced(a, fields, "\"A100_ms\":") > 0) == (since < 0));
+        CHECK((priced(a, fields, "\"L4_ms\":") > 0) == (since < 0));
+    }
+    arena_free(a);
+}
+
+/* The library's instructions behind a product are added to its time. */
+TEST_CASE(cost, gelu_is_added_to_its_product) {
+    static const char form[] =
+        "%s\t1.0995e12\t16\t0\t4e8\t0\t4e8\t%g\t0\t0\t0\t0\t0\t1"
+        "\t8192\t8192\t8192\t1\t0\t0\t0";
+    char plain[200], with[200];
+    Arena *a = arena_new();
+    snprintf(plain, sizeof plain, form, "cublaslt", 0.0);
+    snprintf(with, sizeof with, form, "gelu", 1e10);
+    /* 0.6 of 128 instructions a clock on 132 multiprocessors at 1.755 GHz */
+    CHECK(fabs(h100_ms(a, with) - h100_ms(a, plain) - 0.562) < 0.01);
+    arena_free(a);
+}
+
 /* Shared memory limits tiles; a second block on a multiprocessor hides the
    barriers of the first. */
 TEST_CASE(cost, occupancy_hides_barriers) {
     static const char form[] =
         "conv_fwd\t6e10\t16\t0\t1e8\t0\t1e8\t1e6\t1584\t256\t%d\t21000\t0\t1"
-        "\t0\t0\t0\t0\t0\t1.15830e8";
+        "\t0\t0\t0\t0\t0\t0\t1.15830e8";
     Arena *a = arena_new();
     double ms[3];
     static const int registers[] = {148, 128, 80};
