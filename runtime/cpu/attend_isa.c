@@ -287,7 +287,7 @@ static void attend_exp(float *restrict s, const float *restrict base,
     for (int64_t i = 0; i < keys; i++)
         for (int64_t j = 0; j < lanes; j++)
             s[i * lanes + j] = s[i * lanes + j] - base[j] - more[j];
-    for (int64_t i = 0; i < keys * lanes; i++) s[i] = EXP_F32(s[i]);
+    for (int64_t i = 0; i < keys * lanes; i++) s[i] = km_exp_below(s[i]);
 }
 
 /* x[lanes][cols] = the transpose of `from`. */

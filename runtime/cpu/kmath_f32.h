@@ -25,11 +25,6 @@ static inline float SIN_F32(float x) { return sinf(x); }
 static inline float COS_F32(float x) { return cosf(x); }
 static inline float TAN_F32(float x) { return tanf(x); }
 
-/* 2^k for integers k in [-126, 127] */
-KM_INLINE float km_pow2(int32_t k) {
-    return km_float((uint32_t)(k + 127) << 23);
-}
-
 #if defined KM_GPU && defined __CUDACC_RTC__ /* otherwise the test defines it  \
                                               */
 KM_INLINE float km_ex2(float x) {
@@ -80,14 +75,27 @@ KM_INLINE float km_fma(float a, float b, float c) {
 #endif
 }
 
-/* y^2 - sq, exactly, where sq is y^2 rounded to fp32 */
-KM_INLINE float km_square_rest(float y, float sq) {
+/* y^2 + c, where c is close to -y^2 */
+KM_INLINE float km_square_plus(float y, float c) {
 #ifdef KM_FUSED
-    return fmaf(y, y, -sq);
+    return fmaf(y, y, c);
 #else
     float hi = km_float(km_bits(y) & 0xfffff000u), lo = y - hi;
-    return (hi * hi - sq) + 2.0f * hi * lo + lo * lo;
+    return (hi * hi + c) + (2.0f * hi * lo + lo * lo);
 #endif
+}
+
+/* e^(unit r), |unit r| <= 0.35; the unit is a power of two */
+KM_INLINE float km_exp_near(float r, float unit) {
+    float u2 = unit * unit, u3 = u2 * unit, u4 = u2 * u2, p;
+    p = 0x1.9f02dp-13f * u4 * u3;
+    p = km_fma(p, r, 0x1.6d945cp-10f * u4 * u2);
+    p = km_fma(p, r, 0x1.11128p-7f * u4 * unit);
+    p = km_fma(p, r, 0x1.555486p-5f * u4);
+    p = km_fma(p, r, 0x1.555554p-3f * u3);
+    p = km_fma(p, r, 0.5f * u2);
+    p = km_fma(p, r, unit);
+    return km_fma(p, r, 1.0f);
 }
 
 /* e^x: x = k ln 2 + r, a polynomial in r, two exact scalings; or 2^h (1 - l ln
@@ -104,24 +112,36 @@ KM_INLINE float EXP_F32(float x) {
     /* Clamp: e^-104 is below half of the smallest subnormal (a masked
        score). Without it, a result that underflows would cost hundreds of
        cycles. */
-    float given = x, k;
-    int32_t n;
-    x = x < -104.0f ? 0.0f : x;
+    int low = x < -104.0f;
+    float k;
+    uint32_t n, m;
+    x = low ? 0.0f : x;
     x = x > 89.0f ? 89.0f : x;
-    /* the nearest integer, as its bits */
-    t = km_fma(x, 0x1.715476p+0f, 0x1.8p+23f);
-    n = (int32_t)(km_bits(t) - 0x4b400000u);
-    k = t - 0x1.8p+23f;
+    /* the nearest integer, plus 254, as its bits */
+    t = km_fma(x, 0x1.715476p+0f, 0x1.8p+23f + 254.0f);
+    k = t - (0x1.8p+23f + 254.0f);
     r = km_fma(k, -0x1.0bfbe8p-15f, km_fma(k, -0x1.62ep-1f, x));
-    p = 0x1.9f02dp-13f;
-    p = km_fma(p, r, 0x1.6d945cp-10f);
-    p = km_fma(p, r, 0x1.11128p-7f);
-    p = km_fma(p, r, 0x1.555486p-5f);
-    p = km_fma(p, r, 0x1.555554p-3f);
-    p = km_fma(p, r, 0.5f);
-    p = km_fma(p, r * r, r) + 1.0f;
-    p = p * km_pow2(n >> 1) * km_pow2(n - (n >> 1));
-    return given < -104.0f ? 0.0f : p;
+    n = km_bits(t);
+    m = n >> 1;
+    p = km_exp_near(r, 1.0f) * km_float(m << 23);
+    p = p * km_float((n - m) << 23);
+    return low ? 0.0f : p;
+#endif
+}
+
+/* The same for x <= 40, in fewer instructions: one scaling, of 2^64 e^x. */
+KM_INLINE float km_exp_below(float x) {
+#ifdef KM_GPU
+    return EXP_F32(x);
+#else
+    int low = x < -104.0f;
+    float t, k, r, p;
+    x = low ? 0.0f : x;
+    t = km_fma(x, 0x1.715476p+0f, 0x1.8p+23f + 191.0f);
+    k = t - (0x1.8p+23f + 191.0f);
+    r = km_fma(k, -0x1.0bfbe8p-15f, km_fma(k, -0x1.62ep-1f, x));
+    p = km_exp_near(r, 1.0f) * km_float(km_bits(t) << 23) * 0x1p-64f;
+    return low ? 0.0f : p;
 #endif
 }
 
@@ -166,37 +186,70 @@ KM_INLINE float SIGMOID_F32(float x) {
 #ifdef KM_GPU
     return km_divide(1.0f, 1.0f + EXP_F32(-x));
 #else
-    float e = EXP_F32(-ABS_F32(x));
+    float e = km_exp_below(-ABS_F32(x));
     return km_divide(x < 0 ? e : 1.0f, 1.0f + e);
 #endif
 }
 
 KM_INLINE float LOG_SIGMOID_F32(float x) {
     float low = x < 0 ? x : 0.0f;
-    float r = low - km_log1p(EXP_F32(-ABS_F32(x)));
+    float r = low - km_log1p(km_exp_below(-ABS_F32(x)));
     return x != x ? x : r;
+}
+
+/* x, but not more than `most`, which NaN becomes; x >= 0. As integers: that
+   is one instruction. */
+KM_INLINE float km_at_most(float x, float most) {
+    int32_t a = (int32_t)km_bits(x), b = (int32_t)km_bits(most);
+    return km_float((uint32_t)(a < b ? a : b));
+}
+
+/* e^(2a) for a >= 0; what exceeds 2^57 may be less */
+KM_INLINE float km_exp_twice(float a) {
+#ifdef KM_GPU
+    return EXP_F32(2.0f * a);
+#else
+    float t, k, r;
+    a = km_at_most(a, 20.0f);
+    t = km_fma(a, 0x1.715476p+1f, 0x1.8p+23f + 127.0f);
+    k = t - (0x1.8p+23f + 127.0f);
+    r = km_fma(k, -0x1.0bfbe8p-16f, km_fma(k, -0x1.62ep-2f, a));
+    return km_exp_near(r, 2.0f) * km_float(km_bits(t) << 23);
+#endif
 }
 
 KM_INLINE float TANH_F32(float x) {
     float a = ABS_F32(x), s = x * x, p = -0x1.7af50cp-8f;
-    float big = 1.0f - km_divide(2.0f, EXP_F32(2.0f * a) + 1.0f);
+    float big = 1.0f - km_divide(2.0f, km_exp_twice(a) + 1.0f);
     p = km_fma(p, s, 0x1.533916p-6f);
     p = km_fma(p, s, -0x1.b863dcp-5f);
     p = km_fma(p, s, 0x1.110842p-3f);
     p = km_fma(p, s, -0x1.555538p-2f);
     p = km_fma(x, s * p, x);
-    return a < 0.6f ? p : x != x ? x : km_sign_of(big, x);
+    return a >= 0.6f ? km_sign_of(big, x) : p; /* NaN: p */
+}
+
+/* e^(-y^2/2) p for 0 <= y <= 15 */
+KM_INLINE float km_bell_times(float y, float p) {
+#ifdef KM_GPU
+    float sq = y * y, err = fmaf(y, y, -sq);
+    return EXP_F32(-0.5f * sq) * fmaf(p, -0.5f * err, p);
+#else
+    /* y^2 is not rounded before 2 k ln 2 is added */
+    float t = km_fma(-0x1.715476p-1f * y, y, 0x1.8p+23f + 191.0f);
+    float k = t - (0x1.8p+23f + 191.0f);
+    float r = km_fma(k, 0x1.0bfbe8p-14f, km_square_plus(y, k * 0x1.62ep+0f));
+    return km_exp_near(r, -0.5f) * km_float(km_bits(t) << 23) * (p * 0x1p-64f);
+#endif
 }
 
 /* For y >= 0, with phi and Phi the normal density and distribution function:
    1 - Phi(y) - slope y phi(y), where 1 - Phi(y) = erfc(y / sqrt 2) / 2 is
-   e^(-y^2/2) times a polynomial in 1/(1 + 0.3 y); the square is kept in two
-   floats. */
+   e^(-y^2/2) times a polynomial in 1/(1 + 0.3 y). */
 KM_INLINE float km_upper_tail(float y, float slope) {
-    float sq, err, u, p;
-    y = y > 15.0f ? 15.0f : y;
-    sq = y * y;
-    err = km_square_rest(y, sq);
+    int far = y > 15.0f;
+    float u, p;
+    y = far ? 0.0f : y;
     u = km_divide(1.0f, km_fma(0.3f, y, 1.0f));
     p = 0x1.3aa284p-5f;
     p = km_fma(p, u, -0x1.5abe5p-3f);
@@ -207,8 +260,9 @@ KM_INLINE float km_upper_tail(float y, float slope) {
     p = km_fma(p, u, 0x1.f37cfep-4f);
     p = km_fma(p, u, 0x1.e96842p-4f);
     p = km_fma(p, u, 0x1.eecda8p-18f);
-    p = km_fma(-slope, y, p);
-    return EXP_F32(-0.5f * sq) * km_fma(p, -0.5f * err, p);
+    p = slope == 0 ? p : km_fma(-slope, y, p);
+    p = km_bell_times(y, p);
+    return far ? 0.0f : p;
 }
 
 KM_INLINE float ERF_F32(float x) {
@@ -218,7 +272,7 @@ KM_INLINE float ERF_F32(float x) {
     p = km_fma(p, s, 0x1.cddf4cp-4f);
     p = km_fma(p, s, -0x1.8126p-2f);
     p = km_fma(p, s, 0x1.20dd74p+0f);
-    return a < 0.7f ? x * p : x != x ? x : km_sign_of(big, x);
+    return a >= 0.7f ? km_sign_of(big, x) : x * p; /* NaN: x p */
 }
 
 /* x times the normal distribution function */
