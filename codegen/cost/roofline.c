@@ -297,10 +297,12 @@ static void put_launch(const Line *l, bool gpu, double total, bool json,
               sb);
 }
 
-/* Launches that cost the same become one line. */
-static void join_equal(Table *t) {
+/* Launches that cost the same become one line; `gpu`: without those that the
+   main GPU leaves out. */
+static void join_equal(Table *t, bool gpu) {
     int kept = 0;
     for (int i = 0, j; i < t->len; i++) {
+        if (gpu && !runs_on(main_gpu(), &t->data[i].c)) continue;
         for (j = 0; j < kept; j++)
             if (same_cost(&t->data[j].c, &t->data[i].c)) break;
         if (j < kept)
@@ -365,11 +367,11 @@ static Sums sums_of(Arena *a, const char *cost, const StepCost *of,
             Price p = price_gpu(&gpu_sheets[m], &c);
             add_price(&s.on[m], &p);
         }
+        vec_push(a, &s.steps, l);
         if (!peaks && !runs_on(main_gpu(), &c)) continue;
         s.mma += c.mma;
         s.bytes += c.bytes;
         s.launches += c.launches;
-        vec_push(a, &s.steps, l);
     }
     return s;
 }
@@ -377,7 +379,7 @@ static Sums sums_of(Arena *a, const char *cost, const StepCost *of,
 static void put_launches(Sums *s, bool gpu, Facts *f) {
     FactList launches = fact_lines(f->json);
     double total = 0;
-    if (!f->json) join_equal(&s->steps);
+    if (!f->json) join_equal(&s->steps, gpu);
     for (int i = 0; i < s->steps.len; i++) total += time_of(&s->steps.data[i]);
     for (int i = 0; i < s->steps.len; i++) {
         const Line *l = &s->steps.data[i];

@@ -265,6 +265,7 @@ static ampc_status tell_profile(ampc_session *s, int program) {
         GPU(d->cu.EventElapsedTime(&ms, d->marks[0], d->marks[i + 1]),
             "cuEventElapsedTime");
         uint64_t to = zero + (uint64_t)((double)ms * 1e6);
+        if (d->programs[program].steps[i].replaced) continue;
         s->profile(s->profile_ctx, name, step ? step : "", from, to);
         from = to;
     }

@@ -57,14 +57,21 @@ static bool add_fact(Facts *f, const Fact *x) {
     return true;
 }
 
+/* True if a GPU of that compute capability, times 10, runs the step (cost.h).
+ */
+static bool runs_there(const char *line, int capability) {
+    int since = (int)number_behind(line, "\"since\":");
+    return since < 0 ? capability < -since : capability >= since;
+}
+
 /* Reads the facts of program "train" on a GPU. */
-static bool read_facts(const char *path, const char *machine, Facts *f) {
+static bool read_facts(const char *path, const Gpu *g, Facts *f) {
     FILE *in = fopen(path, "r");
     char *line = NULL, us[24];
     size_t size = 0;
     bool here = false, ok = in != NULL;
     *f = (Facts){0};
-    snprintf(us, sizeof us, "\"%s\":{\"us\":", machine);
+    snprintf(us, sizeof us, "\"%s\":{\"us\":", machine_of(g));
     while (ok && getline(&line, &size, in) > 0) {
         if (strstr(line, "{\"target\":"))
             here = strstr(line, "\"target\":\"cuda\",\"program\":\"train\"");
@@ -74,7 +81,7 @@ static bool read_facts(const char *path, const char *machine, Facts *f) {
                   .predicted = number_behind(line, us)};
         text_behind(line, "{\"name\":\"", x.name, sizeof x.name);
         text_behind(line, "\"how\":\"", x.how, sizeof x.how);
-        ok = add_fact(f, &x);
+        if (runs_there(line, 10 * g->major + g->minor)) ok = add_fact(f, &x);
     }
     free(line);
     if (in) fclose(in);
@@ -188,7 +195,7 @@ const char *gpu_steps(Gpu *g, const char *path, const ampc_api *api,
     const char *name = strrchr(path, '/');
     Facts f;
     facts_path(path, facts);
-    if (!read_facts(facts, machine_of(g), &f)) {
+    if (!read_facts(facts, g, &f)) {
         free(f.step);
         return "what the compiler knows of its steps cannot be read";
     }

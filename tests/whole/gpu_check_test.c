@@ -245,6 +245,28 @@ static void check_steps(const char *module, const char *env) {
     check_run(0, env, arguments, "\"unit\":\"samples\",\"per_s\":");
 }
 
+/* Steps that the GPU leaves out (PLAN_GELU) have neither a time nor a fact. */
+TEST_CASE(gpu_check, times_the_steps_that_run) {
+    static const char text[] =
+        "graph forward(%x: f32[16,24]) {\n  param %a: f32[24,32]\n"
+        "  param %b: f32[32,8]\n  %g = matmul %x, %a\n  %h = gelu_tanh "
+        "%g\n  %y = matmul %h, %b\n  %s = mul %y, %y\n  %l = reduce_mean %s "
+        "{axes=[0,1], keepdims=0}\n  return %l\n}\n";
+    Compiled c = compile_text_cuda(text, "--precision bf16", GPU_PTX);
+    char env[600], arguments[600];
+    sim_build_twins(c.cuda_dir);
+    write_facts(c.path);
+    snprintf(arguments, sizeof arguments, "steps '%s' 2 ''", c.path);
+    for (int cc = 80; cc <= 90; cc += 10) {
+        snprintf(env, sizeof env, "AMPC_SIM_TWINS='%s' AMPC_SIM_CC=%d",
+                 c.cuda_dir, cc);
+        char *out = run(0, env, arguments);
+        CHECK_EQ_INT(lines_with(out, "\"how\":\"gelu\""), cc == 90 ? 2 : 0);
+        free(out);
+    }
+    compiled_close(&c);
+}
+
 static const char mlp[] = "--precision bf16 --dim batch=8";
 
 /* As script/gpu-check packs models of real size. */
