@@ -94,6 +94,9 @@ TEST_CASE(cuda_gelu, trains_as_the_cpu) {
         CHECK_EQ_INT(with.launches + STEPS * (OF + SLOPES - 1),
                      refused.launches);
         CHECK_EQ_INT(refused.launches, old.launches);
+        setenv("AMPC_CUDA_GELU", "0", 1);
+        CHECK_EQ_INT(train(&c, precisions[i], 90, NULL).launches, old.launches);
+        unsetenv("AMPC_CUDA_GELU");
         train(&c, precisions[i], 90, "products");
         compiled_close(&c);
     }

@@ -352,9 +352,10 @@ static const char small_model[] = "graph forward(%x: f32[8,4]) {\n"
 /* A folder as --bundle leaves it, of one model by all names. */
 static void pack_bundle(const char *dir, const char *model) {
     static const char names[] =
-        "eval \"$(sed -n '/^\\(models\\|precisions\\)=(/p\n"
+        "eval \"$(sed -n '/^\\(models\\|tiled\\|precisions\\)=(/p\n"
         "/^\\(traces\\|shapes\\)=(/,/)$/p' gpu-check)\"\n"
         "for m in ${models[@]}; do echo model_$m.bf16; done\n"
+        "for m in ${tiled[@]}; do echo tile_$m.bf16; done\n"
         "for s in \"${shapes[@]}\"; do set -- $s; echo shape_$1.$2; done\n"
         "for p in ${precisions[@]}; do\n"
         "  for t in ${traces[@]} speed_cnn speed_mlp; do echo $t.$p; done\n"
@@ -575,15 +576,16 @@ TEST_CASE(gpu_check, every_piece_of_the_script_runs) {
         "AMPC_LIBCUBLASLT='%s' AMPC_SIM_TWINS=$PWD/twins PATH=$PWD:$PATH "
         "AMPC_CHECK_STEPS=1 AMPC_CHECK_GEMM=16 AMPC_CHECK_LEAKS=30 "
         "PYTHON=none ./gpu-check --piece ops --piece shapes --piece train "
-        "--piece bits --piece sanitizer --piece gemm --piece speed %s",
+        "--piece bits --piece sanitizer --piece gemm --piece speed --piece "
+        "ways %s",
         dir, sim()->path, sim()->cublaslt, leaks);
     CHECK_MSG(rc == 1, "status %d\n%s", rc, out);
     static const char *const rows[] = {
         "ops | 3 | 0",        "train forced | 20 | 0", "train metrics | 6 | 0",
-        "train free | 1 | 0", "threads | 1 | 0",       "graph | 12 | 0",
+        "train free | 1 | 0", "threads | 1 | 0",       "graph | 14 | 0",
         "twice | 12 | 0",     "memcheck | 2 | 0",      "racecheck | 2 | 2",
         "synccheck | 2 | 0",  "initcheck | 2 | 0",     "gemm | 80 | 0",
-        "gemm nan | 10 | 0",  "time | 6 | 0",          "leaks | 3 | 0"};
+        "gemm nan | 10 | 0",  "time | 11 | 0",         "leaks | 3 | 0"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows - (*leaks == 0); i++) {
         char row[80];
         snprintf(row, sizeof row, "\n| %s |\n", rows[i]);
