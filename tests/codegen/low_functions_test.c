@@ -68,6 +68,14 @@ TEST_CASE(low_functions, of_a_kernel) {
               " %y = cast %d : bf16[64,300] }",
               OP_EXP, 1, 0);
     check_low(gpu,
+              "point { %e = exp %x\n %d = sub %e, 0.5\n"
+              " %y = cast %d : bf16[64,300] }",
+              OP_EXP, 1, 0);
+    check_low(gpu,
+              "point { %e = exp %x\n %o = where %c, 1.0, 0.5\n"
+              " %d = sub %e, %o\n %y = cast %d : bf16[64,300] }",
+              OP_EXP, 1, 0);
+    check_low(gpu,
               "point { %e = exp %x\n %l = log %e\n"
               " %y = cast %l : bf16[64,300] }",
               OP_EXP, 1, 0);
@@ -92,7 +100,7 @@ TEST_CASE(low_functions, of_several_readers) {
     check_low(gpu,
               "point { %e = exp %x\n %f = cast %e : bf16[64,300]\n"
               " %l = log %e\n %b = cast %l : bf16[64,300]\n"
-              " %y = add %b, %f : bf16[64,300] }",
+              " %y = add %f, %b : bf16[64,300] }",
               OP_EXP, 1, 0);
     check_low(gpu,
               "point { %e = exp %x\n %l = less %e, %x\n"
@@ -102,6 +110,10 @@ TEST_CASE(low_functions, of_several_readers) {
     check_low(gpu,
               "point { %e = gelu %x\n %s = mul %e, %e\n"
               " %y = cast %s : f16[64,300] }",
+              OP_GELU, 1, 0);
+    check_low(gpu,
+              "point { %e = gelu %x\n %m = mul %e, %x\n %n = neg %m\n"
+              " %s = mul %n, %e\n %y = cast %s : f16[64,300] }",
               OP_GELU, 1, 0);
     check_low(gpu,
               "point { %e = gelu %x\n %s = mul %e, %x\n"

@@ -32,6 +32,17 @@
     " %t = block_scales %x {columns=" columns ", down=1} : e8m0" down          \
     " } return %r, %s, %c, %t" out " }"
 
+/* %f: 0, among the least and largest numbers, beyond them, NaN, or a factor of
+   blocks whose largest number is 448, or 450; by %b, from -4 to 3. */
+#define EXTREMES(dim)                                                          \
+    "%k = equal %b, -4.0 %l = equal %b, -3.0 %m = equal %b, -2.0 "             \
+    "%n = equal %b, -1.0 %o = equal %b, 0.0 %p = equal %b, 1.0 "               \
+    "%q = equal %b, 2.0 %g = where %q, 112.5, 1e-39 : f32" dim                 \
+    " %h = where %p, 112.0, %g : f32" dim " %i = where %o, nan, %h : f32" dim  \
+    " %j = where %n, 3e38, %i : f32" dim " %d = where %m, 8e37, %j : f32" dim  \
+    " %e = where %l, 3e-38, %d : f32" dim " %f = where %k, 0.0, %e : f32" dim  \
+    " "
+
 extern const char *const cuda_graphs[];
 
 extern const int cuda_ngraphs;
