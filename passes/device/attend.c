@@ -16,8 +16,8 @@
    stored as.  A factor of the scores, one mask (added or selecting), causal
    positions, repeated heads of keys and dropout become a part of it. What else
    reads a score or a probability (an output, the gradient of a mask) leaves all
-   as it is, and so do few keys that all are seen: the gradient computes scores
-   again.
+   as it is, and so do few keys that all are seen, above all if there is a
+   gradient, which computes scores again.
 
    requires     stage PRIMITIVE
    establishes  Graph.attention
@@ -115,9 +115,6 @@ static bool attend_fits(const Graph *g, const Attention *t, const char **why) {
              q->dtype == v->dtype && q->dim[r - 1] <= most &&
              v->dim[r - 1] <= most;
     if (!ok || q->dtype == DT_F64) return *why = "its shapes or dtypes", false;
-    const Type *s = value_type(g, node_get(g, t->scores)->out[0]);
-    if (!t->causal && s->dim[r - 1] < target_of(g)->attend_keys)
-        return *why = "few keys", false;
     int64_t div, mod;
     if (t->mask.node.i &&
         !attend_mask(q, v, value_type(g, attend_operand(g, t->mask)), &div,
@@ -126,6 +123,13 @@ static bool attend_fits(const Graph *g, const Attention *t, const char **why) {
     if (t->causal && t->fill != -INFINITY && (t->mask.node.i || t->offset < 0))
         return *why = "a mask that puts a number", false;
     return !*why;
+}
+
+static bool has_few_keys(const Graph *g, const Attention *t) {
+    const Type *s = value_type(g, node_get(g, t->scores)->out[0]);
+    int64_t least =
+        t->dp.i ? target_of(g)->attend_keys : target_of(g)->attend_keys_alone;
+    return !t->causal && s->dim[s->rank - 1] < least;
 }
 
 /* Finds the attention that ends in product `id`; *why: the reason why the
@@ -163,6 +167,7 @@ static bool attend_find(Attend *a, NodeId id, Attention *t, const char **why) {
     }
     if (!attend_fits(g, t, why)) return false;
     attend_find_grad(a, t, p, y->in[0]);
+    if (has_few_keys(g, t)) return *why = "few keys", false;
     find_kept_v(a, t, why);
     if (t->dp.i && target_of(g)->attend_columns &&
         value_dtype(g, node_get(g, t->dp)->in[0]) !=

@@ -232,6 +232,27 @@ TEST_CASE(attend, products_of_a_mask_are_its_own) {
     }
 }
 
+TEST_CASE(attend, few_keys_stay_in_parts) {
+    static const struct {
+        int keys, alone, trained;
+    } of[] = {{63, 0, 0}, {64, 1, 0}, {95, 1, 0}, {96, 1, 2}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        for (int grad = 0; grad < 2; grad++) {
+            StrBuf sb = {0};
+            sb_printf(&sb,
+                      "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,%d], %%v: "
+                      "f32[2,%d,5]) {\n  %%s = matmul %%q, %%k\n"
+                      "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n%s}\n",
+                      of[i].keys, of[i].keys,
+                      grad ? "  %c = sin %y\n"
+                             "  %gq, %gk, %gv = grad %c, %q, %k, %v\n"
+                             "  return %c, %gq, %gk, %gv\n"
+                           : "  return %y\n");
+            CHECK_EQ_INT(attended(sb.data), grad ? of[i].trained : of[i].alone);
+            sb_free(&sb);
+        }
+}
+
 /* Backward may read a moved copy of the kept result, if the copy is moved back
    with its rows intact. */
 TEST_CASE(attend, results_may_be_moved) {
