@@ -241,6 +241,11 @@ def put_folder(work, ampc):
     # the flags of lib/pkgconfig/ampc.pc
     program(f"{work}/bin/pkg-config",
             f'echo "-I{work}/runtime -I{work}/runtime/cpp -ldl"')
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        # what links an object of a sanitized ampc into a program
+        program(f"{work}/bin/cc", 'case " $* " in *" -r "* | *" -c "*) ;; '
+                                  '*) set -- "$@" -lasan -lubsan ;; esac\n'
+                                  f'exec "{shutil.which("cc")}" "$@"')
     if os.environ.get("DOCS_PYTHON"):
         program(f"{work}/bin/python",
                 f'exec "{os.environ["DOCS_PYTHON"]}" "$@"')
