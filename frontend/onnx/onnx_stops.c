@@ -75,6 +75,41 @@ static void find_unplaced(Stops *s) {
             stops_doubt(&s->unplaced, &s->ox->nodes.data[i]);
 }
 
+/* The signature names the value as one that the forward writes to a
+   parameter: PyTorch's gradient of it is the parameter's (onnx_mutation.c). */
+static bool becomes_parameter(const Stops *s, Str value) {
+    for (int i = 0; i < s->ox->signature.len; i++) {
+        const OxSigned *x = &s->ox->signature.data[i];
+        if (x->argument == value && ox_signed_as(x, "PARAMETER_MUTATION"))
+            return true;
+    }
+    return false;
+}
+
+/* The trace begins with an op that writes to its first argument, such as
+   torch.ops.aten.clamp_.default(h, -1, 1). */
+static bool traced_in_place(const OxNode *n) {
+    static const char start[] = "torch.ops.aten.";
+    const char *op = strstr(stops_trace(n), start);
+    const char *end = op ? strchr(op + strlen(start), '.') : NULL;
+    return end && end[-1] == '_';
+}
+
+/* A block writes to a value that was computed outside of it. */
+static bool overwrites_outer(const Stops *s, int node) {
+    Str block = s->block[node];
+    while (traced_in_place(&s->ox->nodes.data[node])) {
+        Str first = ox_torch_argument(&s->ox->nodes.data[node], 0);
+        if (!first || *first != '%') return false;
+        Str name = intern(first + 1);
+        const OxName *x = ox_name_of(s->ox, name);
+        if (!x || x->kind != OX_RESULT || x->index >= node) return false;
+        if (s->block[x->index] != block) return stops_trains(s, name);
+        node = x->index;
+    }
+    return false;
+}
+
 /* Operands that leave a block. */
 static void leave_block(Stops *s, int node) {
     int nin = s->ox->nodes.data[node].nin;
@@ -90,6 +125,10 @@ static void leave_block(Stops *s, int node) {
            file */
         Str reads = s->fx[node].all;
         if (name && reads && !ox_torch_reads(reads, name)) continue;
+        if (kind == NO_GRAD && becomes_parameter(s, operand)) continue;
+        if (kind == NO_GRAD && overwrites_outer(s, x->index) &&
+            !ox_by_ampc(s->ox))
+            stops_doubt(&s->overwritten, &s->ox->nodes.data[node]);
         if (kind == NO_GRAD) stops_put(s, node, k);
         if (kind == UNKNOWN && !ox_by_ampc(s->ox)) /* it writes detach() */
             stops_doubt(&s->unknown, &s->ox->nodes.data[node]);
@@ -126,6 +165,11 @@ static void warn_doubts(const Stops *s) {
         {&s->in_place,
          "node '%s': its line says detach_(), which the exporter drops: the "
          "gradient passes; write detach() and export again"},
+        {&s->overwritten,
+         "node '%s' reads a value that forward computed and wrote to under "
+         "torch.no_grad(): PyTorch passes the gradient on to what was "
+         "computed, and here it stops; write h + (new - h).detach() and "
+         "export again"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         StrBuf sb = {0};

@@ -52,12 +52,13 @@ typedef struct Stops {
     StrMap odd;       /* such a line to the number of values that its nodes
                          read and it does not name */
     VEC(Line) list;
-    Doubt copies;   /* reads a copy, perhaps of a detached value */
-    Doubt views;    /* reads a view, perhaps of an autograd.Function */
-    Doubt unknown;  /* reads a block of unknown kind */
-    Doubt merged;   /* reads a node that an equal node replaced */
-    Doubt unplaced; /* reads a detached value through an unknown operand */
-    Doubt in_place; /* its line says detach_(), which leaves no node */
+    Doubt copies;      /* reads a copy, perhaps of a detached value */
+    Doubt views;       /* reads a view, perhaps of an autograd.Function */
+    Doubt unknown;     /* reads a block of unknown kind */
+    Doubt merged;      /* reads a node that an equal node replaced */
+    Doubt unplaced;    /* reads a detached value through an unknown operand */
+    Doubt in_place;    /* its line says detach_(), which leaves no node */
+    Doubt overwritten; /* reads what no_grad() wrote to a computed value */
 } Stops;
 
 enum { MOST = 64 }; /* index among a node's operands */

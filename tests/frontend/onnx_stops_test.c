@@ -449,6 +449,27 @@ TEST_CASE(onnx_stops, blocks_without_gradients) {
     }
 }
 
+/* PyTorch's gradient of `t` is that of what was written over it. */
+TEST_CASE(onnx_stops, values_overwritten_in_a_block) {
+    for (int i = 0; i < 2; i++) {
+        Made m;
+        const char *op = i ? "tanh" : "tanh_";
+        start(&m, NULL);
+        fx_node(
+            &m, "Tanh", "t", "v", "v", "%t",
+            arena_printf(m.a,
+                         "File \"<eval_with_key>.7\", line 5, in forward\n"
+                         "    v = torch.ops.aten.%s.default(t);  p_w = None",
+                         op));
+        fx_node(&m, "Mul", "v,t", "y", "mul", "%v, %t", NULL);
+        made_output(&m, "y");
+        CHECK_EQ_INT(stops(&m), 1);
+        CHECK_MSG(i == !strstr(made_message(&m), "computed and wrote to under"),
+                  "%s: %s", op, made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* An equal value outside of the block was merged with the block's. */
 TEST_CASE(onnx_stops, values_shared_with_a_block) {
     Made m;
