@@ -19,6 +19,15 @@ static bool gelu_refs(const LoweredStep *product, const ProductGelu *x,
     return true;
 }
 
+/* Nothing in memory but what cuBLASLt, or the sum behind it, computes, too. */
+static bool stores_no_more(const LoweredStep *s, const ProductGelu *x) {
+    for (int i = 0; i < s->kernel->bufs.len; i++)
+        if (s->kernel->bufs.data[i].written &&
+            !same_value(s->refs[i], x->out) && !same_value(s->refs[i], x->sums))
+            return false;
+    return true;
+}
+
 /* The last step that was added runs where cuBLASLt has GELU. */
 static void mark_since(Emit *e) {
     e->out->steps.data[e->out->steps.len - 1].since = PLAN_GELU_SINCE;
@@ -32,7 +41,8 @@ bool emit_gelu(Emit *e, const Graph *g, const LoweredStep *steps, int i) {
     LoweredStep product = *s;
     if (g->target != TARGET_CUDA || !is_value(x->out) ||
         !gpu_reaches(e->opt, PLAN_GELU_SINCE) || !emit_is_alone(g, steps, i) ||
-        !emit_is_alone(g, steps, i + 1) || !cuda_product(e->a, s, &product) ||
+        !emit_is_alone(g, steps, i + 1) || !stores_no_more(&steps[i + 1], x) ||
+        !cuda_product(e->a, s, &product) ||
         !gelu_refs(&product, x,
                    emit_is_kept(g, steps, i, view_root(g, x->product)), refs) ||
         !emit_lies_apart(e, g, refs, written, PLAN_GELU_REFS))

@@ -62,7 +62,8 @@ static bool times_slope(const Graph *g, int first, int n, ProductGelu *x) {
     if (!pattern_matches(&gelu_slope, g, x->out, &m)) return false;
     x->at = match_value(&m, "x");
     x->slope = true;
-    return m.nodes == NODES && slope_in_fp32(g, &m, last->group);
+    return m.nodes == NODES && slope_in_fp32(g, &m, last->group) &&
+           !same_value(view_root(g, x->at), view_root(g, x->product));
 }
 
 bool product_gelu(const Graph *g, int first, int next, ProductGelu *x) {

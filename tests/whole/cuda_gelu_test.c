@@ -121,6 +121,29 @@ TEST_CASE(cuda_gelu, other_products_stay_as_they_are) {
     has(usual, "--dim B=24 --precision fp32", "cuda:sm_90", 0, 0);
 }
 
+/* The slope at %z, written out, times a product; its kernel stores %q, too. */
+static const char stored[] =
+    "graph forward(%x: f32[B,3,40], %w: f32[B,3,40]) {\n"
+    "  param %a: f32[104,40] = normal(0, 0.1)\n"
+    "  param %b: f32[40,104] = normal(0, 0.1)\n"
+    "  %z = matmul %x, %a {trans_b=1}\n  %p = matmul %w, %b\n"
+    "  %q = mul %z, %z\n"
+    "  %t1 = mul %q, 0.044715\n  %t2 = add %t1, 1\n"
+    "  %t3 = mul %z, %t2\n  %t4 = mul %t3, 1.5957691\n"
+    "  %s = sigmoid %t4\n"
+    "  %u1 = mul %q, 0.134145\n  %u2 = add %u1, 1\n"
+    "  %u3 = mul %z, %u2\n  %u4 = mul %u3, 1.5957691\n"
+    "  %v1 = sub 1, %s\n  %v2 = mul %s, %v1\n  %v3 = mul %u4, %v2\n"
+    "  %v4 = add %s, %v3\n  %d = mul %p, %v4\n  %o = matmul %d, %a\n"
+    "  return %o, %q\n}\n";
+
+TEST_CASE(cuda_gelu, a_kernel_that_stores_more_stays) {
+    Compiled c = compile_text_cuda(
+        stored, "--dim B=24 --precision bf16 --loss none", "cuda:sm_90");
+    CHECK_EQ_INT(gelus_of(&c, "predict", PLAN_GELU_SLOPE), 0);
+    compiled_close(&c);
+}
+
 /* Steps that go with it or are replaced lie in its program; a slope needs its
    operand. */
 TEST_CASE(cuda_gelu, a_damaged_plan_is_refused) {
