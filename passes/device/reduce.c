@@ -11,9 +11,10 @@
    long axis is cut into chunks. The last stage folds the results of the first.
    If launches are shared, all stored tensors that are reduced to one number are
    cut into the same number of rows. A sum over rows that other reductions fold
-   stays whole if the kernel of those rows can add them up, too (fuse_fit.c).
-   If a row is too long to be held by the worker that folds it and reads it
-   again (a channel of a batch norm), its outer axes become rows, too.
+   stays whole if the kernel of those rows can add them up, too (fuse_fit.c); if
+   it reads their columns as other axes, it reads the rows themselves. If a row
+   is too long to be held by the worker that folds it and reads it again (a
+   channel of a batch norm), its outer axes become rows, too.
 
    A variance whose mean comes in stages is computed in the same stages: each
    part around its own mean, which one kernel knows while it holds the part, and
@@ -177,6 +178,27 @@ static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
             return true;
     }
     return false;
+}
+
+/* What n, a sum over rows, may read so that a kernel that folds the rows adds
+   them up, too: its operand, or the tensor whose columns that views as other
+   axes (heads). NO_VALUE: no kernel does. */
+static ValueId rows_of_others(const Stages *e, const Classes *c,
+                              const Node *n) {
+    const Graph *g = e->b->g;
+    const Node *view = def_of(g, n->in[0], OP_RESHAPE);
+    const int64_t *axes;
+    if (beside_rows(e, c, n)) return n->in[0];
+    if (!view) return NO_VALUE;
+    ValueId v = view->in[0];
+    const Type *t = value_type(g, v), *own = value_type(g, n->in[0]);
+    int na = attr_ints(n, AK_axes, &axes);
+    for (int i = 0; i < na; i++)
+        if (axes[i] != i || i >= t->rank || t->dim[i] != own->dim[i])
+            return NO_VALUE;
+    Node same = *n;
+    same.in = &v;
+    return beside_rows(e, c, &same) ? v : NO_VALUE;
 }
 
 /* ---- stages -------------------------------------------------------------- */
@@ -397,12 +419,13 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Stages e = {&rw->b, c->target, wide ? DT_F64 : DT_F32,
                 c->has && n.op == OP_REDUCE_SUMSQ &&
                     is_shared(g, n.in[0], c->has)};
-    if (beside_rows(&e, c, &n)) {
-        if (long_axes(value_type(g, n.in[0]), axes, na, kept) == na)
-            return false;
-        with[0] = b_reduce(&rw->b, n.op, n.in[0], kept,
-                           long_axes(value_type(g, n.in[0]), axes, na, kept),
-                           true, value_dtype(g, n.out[0]));
+    ValueId rows = rows_of_others(&e, c, &n);
+    if (rows.i) {
+        const Type to = *value_type(g, n.out[0]);
+        int nlong = long_axes(value_type(g, rows), axes, na, kept);
+        if (same_value(rows, n.in[0]) && nlong == na) return false;
+        with[0] = b_reduce(&rw->b, n.op, rows, kept, nlong, true, to.dtype);
+        with[0] = b_reshape(&rw->b, with[0], to.rank, to.dim);
         rewrite_take_name(g, n.out[0], with[0]);
         return true;
     }

@@ -33,6 +33,13 @@
 #define SINES(n)                                                               \
     "  %v = add %t, %c : f32[B," n "]\n  %u = sin %v : f32[B," n "]\n"
 
+/* The kernel that folds %vh's gradient also adds up its rows. */
+#define HEADS                                                                  \
+    "  %v = add %t, %c : f32[B,80]\n"                                          \
+    "  %vh = reshape %v {shape=[96,5,16]} : f32[96,5,16]\n"                    \
+    "  %hh = gelu %vh : f32[96,5,16]\n"                                        \
+    "  %u = reshape %hh {shape=[96,80]} : f32[96,80]\n"
+
 static const struct {
     const char *name, *text;
     uint32_t fn; /* the product in forward */
@@ -46,6 +53,7 @@ static const struct {
     {"blocks and a sum", LAYERS("128", SUMS("128")), PLAN_PRODUCT_BLOCKS_ADD},
     /* so slow that a thread computes one number at a time */
     {"a sine", LAYERS("80", SINES("80")), PLAN_PRODUCT_SCALE_BIAS},
+    {"heads", LAYERS("80", HEADS), PLAN_PRODUCT_SCALE_BIAS},
 };
 
 typedef struct Count {
@@ -113,14 +121,16 @@ TEST_CASE(cuda_eights, products_read_numbers_of_eight_bits) {
     }
 }
 
-TEST_CASE(cuda_eights, scales_of_earlier_steps) {
+TEST_CASE(cuda_eights, scales_of_earlier_steps_and_sums) {
     static const struct {
         int layer;
         const char *more;
     } of[] = {{1, "--f8-scales delayed"},
               {1, "--f8-scales delayed --accumulate 2"},
-              {5, "--f8-scales delayed"}};
-    for (int i = 0; i < 3; i++) {
+              {5, "--f8-scales delayed"},
+              {6, "--f8-scales delayed"},
+              {6, ""}};
+    for (int i = 0; i < 5; i++) {
         Compiled c = compile_for(of[i].layer, of[i].more, "cuda:sm_90");
         CHECK_EQ_INT(products_of_eights(&c).eights, 8);
         train(&c, 90, NULL, layers[of[i].layer].name);
