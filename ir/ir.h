@@ -354,6 +354,10 @@ bool node_tiles_rows(const Graph *g, const Node *reduce, const Node *n);
 /* True if the kernel of n's group has n's operand in tiles of shared memory and
    makes n's result of them. */
 bool node_by_tile(const Graph *g, const Node *n);
+/* True if a kernel with n, whose tiles have several axes of columns, has
+   `count` elements as one matrix: n reads numbers, and tensors as large. */
+bool node_reads_alike(const Graph *g, const Node *n, bool by_tile,
+                      int64_t count);
 /* True if n sums over all axes before those along which `reduce` folds the
    same rows: the kernel that has the rows may compute the sum, too. */
 bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n);

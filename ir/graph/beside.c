@@ -108,6 +108,17 @@ bool node_tiles_rows(const Graph *g, const Node *reduce, const Node *n) {
            type_count(full) / across % BLOCK_ROWS == 0;
 }
 
+bool node_reads_alike(const Graph *g, const Node *n, bool by_tile,
+                      int64_t count) {
+    OpKind k = node_kind(n);
+    if (k == KIND_GEN || (k == KIND_MOVE && !by_tile)) return false;
+    for (int i = 0; i < n->nin; i++) {
+        int64_t u = is_value(n->in[i]) ? value_count(g, n->in[i]) : 1;
+        if (u != 1 && u != count) return false;
+    }
+    return true;
+}
+
 bool node_by_tile(const Graph *g, const Node *n) {
     if (g->target != TARGET_CUDA || n->group < 0 || !node_tiles(g, n))
         return false;

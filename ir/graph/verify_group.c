@@ -52,6 +52,21 @@ static Status find_spans(GroupCheck *c) {
 
 /* ---- promises by kind ---------------------------------------------------- */
 
+/* Columns of several axes are one axis to the kernel of n's tile. */
+static Status check_columns(GroupCheck *c, Span s, const Node *n) {
+    int64_t count = value_count(c->g, n->in[0]);
+    if (node_tiles(c->g, n) == value_type(c->g, n->in[0])->rank - 1) return OK;
+    for (int i = s.first; i < s.end; i++) {
+        const Node *x = node_at(c->g, i);
+        if (!node_reads_alike(c->g, x, node_by_tile(c->g, x), count))
+            return verify_fail(c->v, n,
+                               "has columns of several axes in its tile, "
+                               "beside %s",
+                               op_info[x->op].text);
+    }
+    return OK;
+}
+
 static Status check_point(GroupCheck *c, Span s) {
     const Type *domain = NULL;
     int rows = 0;
@@ -64,6 +79,7 @@ static Status check_point(GroupCheck *c, Span s) {
         if (rows && own && own != rows)
             return verify_fail(
                 c->v, n, "has %d axes of rows in its tile, not %d", own, rows);
+        if (own) TRY(check_columns(c, s, n));
         if (own) rows = own;
         for (int j = 0; j < n->nout; j++) {
             const Type *t =

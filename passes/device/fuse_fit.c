@@ -156,18 +156,12 @@ static bool few_places(Fuse *f, const NodeList *nodes) {
 }
 
 /* True if n's operand, whose columns are several axes, is one matrix to its
-   kernel: it reads numbers, and tensors as large as they are. */
+   kernel. */
 static bool reads_alike(const Fuse *f, const NodeList *nodes, const Node *n) {
     int64_t count = value_count(f->g, n->in[0]);
     for (int i = 0; i < nodes->len; i++) {
         const Node *x = node_get(f->g, nodes->data[i]);
-        if (node_kind(x) == KIND_GEN ||
-            (node_kind(x) == KIND_MOVE && !by_tile(f, x)))
-            return false;
-        for (int k = 0; k < x->nin; k++) {
-            int64_t u = is_value(x->in[k]) ? value_count(f->g, x->in[k]) : 1;
-            if (u != 1 && u != count) return false;
-        }
+        if (!node_reads_alike(f->g, x, by_tile(f, x), count)) return false;
     }
     return true;
 }

@@ -405,3 +405,22 @@ TEST_CASE(verify, primitive_promises) {
         {"keepdims=1", "keepdims=0", "%s = reduce_sum: reductions keep"}};
     CHECK_STAGE(text, STAGE_PRIMITIVE, NUM_DTYPES, faults);
 }
+
+/* The kernel of a tile whose columns are several axes sees one matrix. */
+TEST_CASE(verify, columns_of_several_axes) {
+    static const char text[] =
+        "graph g(%x: f32[32,2,16], %b: f32[2,16]) on cuda {\n"
+        "  group point {\n"
+        "    %r = relu %x\n"
+        "    %c = cast %r {user=1} : f8e4m3[32,2,16]\n"
+        "    %t = transpose %c {perm=[1,2,0]}\n"
+        "  }\n"
+        "  return %c, %t\n}\n";
+    static const char want[] = "%t = transpose: has columns of several axes";
+    static const Fault faults[] = {
+        {"relu %x", "add %x, %b", want},
+        {"relu %x",
+         "slice %x {starts=[0,1,0], sizes=[32,2,16], steps=[1,-1,1]}", want},
+        {"relu %x", "iota {axis=0} : f32[32,2,16]", want}};
+    CHECK_STAGE(text, STAGE_FUSED, NUM_DTYPES, faults);
+}
