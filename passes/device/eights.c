@@ -40,9 +40,6 @@ typedef struct Eights {
                         of blocks in its place */
     ValueId *scales; /* .. and their scales in its place */
     int *rows;       /* .. and how many axes the rows of turned codes are */
-    int64_t
-        *down;    /* per value: its columns, if blocks lie along them; else 0 */
-    bool *folded; /* per value: it follows element by element from folds */
     const ValueId *original; /* again_originals() */
     bool blocks;             /* all GPUs multiply codes with scales of blocks */
 } Eights;
@@ -276,26 +273,31 @@ static bool blocks_rule(Rewriter *rw, const Node *n, const BlockCodes *x,
 
 /* ---- sums beside blocks -------------------------------------------------- */
 
-/* Notes which values get blocks along columns, and which follow from folds. */
-static void find_block_sums(Eights *e) {
-    const Graph *g = e->g;
+typedef struct BesideBlocks {
+    int values; /* of the graph before */
+    int64_t
+        *down;    /* per value: its columns, if blocks lie along them; else 0 */
+    bool *folded; /* per value: it follows element by element from folds */
+} BesideBlocks;
+
+static BesideBlocks beside_blocks(const Graph *g, Arena *a) {
+    BesideBlocks to = {g->values.len, NEW_ARRAY(a, int64_t, g->values.len),
+                       NEW_ARRAY(a, bool, g->values.len)};
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        BlockCodes x;
         bool folded = !n->fn && node_kind(n) == KIND_REDUCE;
-        for (int k = 0; k < n->nin && !n->fn; k++) {
-            folded |= node_kind(n) == KIND_ELEM && e->folded[n->in[k].i];
-            if (n->op == OP_MATMUL && n->nin == 2 &&
-                find_blocks(e, n->in[k], &x) && x.down)
-                e->down[x.of.i] = x.columns;
-        }
-        for (int k = 0; k < n->nout; k++) e->folded[n->out[k].i] = folded;
+        for (int k = 0; k < n->nin && !n->fn; k++)
+            folded |= node_kind(n) == KIND_ELEM && to.folded[n->in[k].i];
+        for (int k = 0; k < n->nout; k++) to.folded[n->out[k].i] = folded;
+        if (n->op == OP_BLOCK_CODES && attr_int(n, AK_down))
+            to.down[n->in[0].i] = attr_int(n, AK_columns);
     }
+    return to;
 }
 
 /* The columns of v, if n sums up rows of it; else 0. */
-static int64_t sums_rows(const Eights *e, const Node *n, ValueId *v) {
-    const Graph *g = e->g;
+static int64_t sums_rows(const BesideBlocks *e, const Graph *g, const Node *n,
+                         ValueId *v) {
     const Node *view;
     const int64_t *axes;
     if (n->fn || n->op != OP_REDUCE_SUM || value_dtype(g, n->out[0]) != DT_F32)
@@ -315,19 +317,19 @@ static int64_t sums_rows(const Eights *e, const Node *n, ValueId *v) {
     return known && e->down[v->i] == columns ? columns : 0;
 }
 
-static bool block_sums_rule(Rewriter *rw, const Node *n, ValueId *with) {
+static bool block_sums_rule(Rewriter *rw, NodeId id, ValueId *with) {
     static const int64_t first = 0;
-    Eights *e = rw->user;
     Builder *b = &rw->b;
-    const Type t = *value_type(rw->g, n->out[0]);
+    const Node n = *node_get(rw->g, id); /* building may move the pool */
+    const Type t = *value_type(rw->g, n.out[0]);
     ValueId v = NO_VALUE;
-    int64_t columns = sums_rows(e, n, &v);
+    int64_t columns = sums_rows(rw->user, rw->g, &n, &v);
     Attr a = attr_i(AK_columns, columns);
-    if (!e->blocks || !columns) return false;
+    if (!columns) return false;
     ValueId s = build(b, OP_BLOCK_SUMS, &v, 1, &a, 1, DT_F32, NULL);
     s = b_reduce(b, OP_REDUCE_SUM, s, &first, 1, true, DT_F32);
     with[0] = b_reshape(b, s, t.rank, t.dim);
-    rewrite_take_name(rw->g, n->out[0], with[0]);
+    rewrite_take_name(rw->g, n.out[0], with[0]);
     return true;
 }
 
@@ -338,7 +340,6 @@ static bool eights_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Eights *e = rw->user;
     Builder *b = &rw->b;
     const Node n = *node_get(g, id); /* building may move the pool */
-    if (block_sums_rule(rw, &n, with)) return true;
     if (n.fn || n.op != OP_MATMUL) return false;
     bool ta = attr_int(&n, AK_trans_a), tb = attr_int(&n, AK_trans_b);
     if (value_type(g, n.in[1])->rank != 2 ||
@@ -370,12 +371,12 @@ Status pass_eights(Module *m, PassCtx *cx) {
         e.turned = NEW_ARRAY(cx->scratch, ValueId, e.values);
         e.scales = NEW_ARRAY(cx->scratch, ValueId, e.values);
         e.rows = NEW_ARRAY(cx->scratch, int, e.values);
-        e.down = NEW_ARRAY(cx->scratch, int64_t, e.values);
-        e.folded = NEW_ARRAY(cx->scratch, bool, e.values);
         e.original = again_originals(g, cx->scratch, false);
-        find_block_sums(&e);
         rewrite_graph(g, cx->scratch, eights_rule, &e);
         move_beside(&e, cx->scratch);
+        if (!e.blocks) continue;
+        BesideBlocks blocks = beside_blocks(g, cx->scratch);
+        rewrite_graph(g, cx->scratch, block_sums_rule, &blocks);
     }
     return OK;
 }
