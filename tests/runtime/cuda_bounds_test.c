@@ -421,7 +421,7 @@ static void bounds_of_text(Bounds *x, const char *text) {
     print_items(x);
 }
 
-/* 12 GB, of which the test touches a few pages: offsets need more than 32
+/* 12 GB; the test touches a few pages of them: offsets need more than 32
    bits, in a kernel over elements and in one over rows. */
 TEST_CASE(cuda_bounds, offsets_beyond_32_bits) {
     static const char text[] =
