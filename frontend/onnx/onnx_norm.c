@@ -139,6 +139,30 @@ static void say_ambiguous_momentum(Ox *ox) {
               cumulative ? "momentum" : "cumulative");
 }
 
+/* torch.utils.checkpoint runs the forward once more for the backward, which
+   updates running statistics twice; it leaves no node. */
+static void say_checkpointed(Ox *ox) {
+    const OxNode *first = NULL;
+    int count = 0;
+    for (int i = 0; i < ox->order.len && options_train(ox->opt); i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (n->op->handler != OX_batch_norm || !in_training(ox, n)) continue;
+        Str trace = ox_text(ox_metadata(n->proto->metadata_props,
+                                        n->proto->n_metadata_props,
+                                        "pkg.torch.onnx.stack_trace"));
+        if (!strstr(trace, "checkpoint(") && !strstr(trace, "checkpoint_seq"))
+            continue;
+        first = count++ ? first : n;
+    }
+    if (count)
+        ox_warn_model(ox,
+                      "BatchNormalization '%s'%s lies under checkpoint() by "
+                      "its stack trace: PyTorch computes it twice in a step "
+                      "and updates the running statistics twice, and here once",
+                      ox_quote(ox, first->in[1]),
+                      count > 1 ? " and others" : "");
+}
+
 /* If all nodes of a file have one mode, all train, with a note if that is not
    the file's mode. If some are frozen beside others that train, as after
    bn.eval(), each keeps the file's mode. */
@@ -176,6 +200,7 @@ static void find_mixed_modes(Ox *ox) {
 void ox_find_modes(Ox *ox) {
     find_mixed_modes(ox);
     say_ambiguous_momentum(ox);
+    say_checkpointed(ox);
 }
 
 /* batch variance, as running statistics define it */

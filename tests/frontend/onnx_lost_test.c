@@ -118,6 +118,39 @@ TEST_CASE(onnx_lost, operands_of_two_element_types) {
     }
 }
 
+/* torch.utils.checkpoint leaves no node; its line is in the stack trace. */
+TEST_CASE(onnx_lost, statistics_under_a_checkpoint) {
+    static const struct {
+        const char *line;
+        bool told;
+    } rows[] = {{"y = checkpoint(self.norm, x)", true},
+                {"y = checkpoint_sequential(self.all, 2, x)", true},
+                {"y = self.norm(x)", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,4");
+        for (const char *s = "gbmv"; *s; s++) {
+            const char name[] = {*s, '\0'};
+            made_f32(&m, made_text(&m, name), "4", 1);
+        }
+        Onnx__NodeProto *n =
+            made_node(&m, "BatchNormalization", "x,g,b,m,v", "y");
+        made_int(&m, n, "training_mode", 1);
+        made_metadata(&m, &n->metadata_props, &n->n_metadata_props,
+                      "pkg.torch.onnx.stack_trace",
+                      arena_printf(m.a,
+                                   "File \"checkpoint.py\", line 9\n    %s",
+                                   rows[i].line));
+        made_output(&m, "y");
+        CHECK(made_import(&m) != NULL);
+        CHECK_MSG(!!strstr(made_message(&m), "'g' lies under checkpoint()") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* Keras through tf2onnx: BatchNormalization as one product, without biases
    of 0. */
 TEST_CASE(onnx_lost, layers_of_keras) {
