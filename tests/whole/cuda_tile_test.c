@@ -75,7 +75,7 @@ static const ampc_input *feed(void *ctx, int step, size_t *nin) {
     return dc_random_feed(ctx, step, nin);
 }
 
-enum { STEPS = 4, TILES = 2 };
+enum { STEPS = 4, TILES = 3 };
 
 /* Returns the number of cuBLASLt's products. */
 static uint64_t train(const Compiled *c, const char *precision, bool refused,
