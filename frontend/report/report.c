@@ -168,7 +168,9 @@ static void value_line(const Storage *l, ValueId id, FactList *values) {
     fact_word(&f, "part", report_part_of(n), NULL);
     fact_int(&f, "bytes", moved(l, id), NULL);
     fact_bool(&f, "saved", l->saved[id.i], ", kept for backward");
-    fact_word(&f, "why", wide ? why_f32(l, id) : "", "; f32: %s");
+    const char *codes = node_makes_blocks(n) && v->why ? v->why : "";
+    fact_word(&f, "why", wide ? why_f32(l, id) : codes,
+              wide ? "; f32: %s" : "; %s");
     if (isfinite(l->most[id.i]))
         fact_form(&f, "at_most", "%.4g", ", proven: at most %.4g",
                   l->most[id.i]);

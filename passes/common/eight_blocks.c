@@ -47,7 +47,8 @@ static void make_blocks(Builder *b, ValueId v, EightBlocks *to, int along) {
     x = b2(b, OP_MUL, x, inverse, DT_F32);
     to->code[along] = build(b, OP_CAST, &x, 1, &kept, 1, DT_F8E4M3, NULL);
     value_get(g, to->scale[along])->why = "scales of blocks of 32";
-    value_get(g, to->code[along])->why = "its scales: of blocks of 32";
+    value_get(g, to->code[along])->why =
+        "codes of 8 bits, with scales of blocks of 32";
 }
 
 void eight_blocks(Builder *b, ValueId v, int64_t columns, EightBlocks *to) {

@@ -154,6 +154,29 @@ TEST_CASE(report, what_forward_makes_for_backward_is_kept) {
     free(out);
 }
 
+/* The first product and the last one multiply 16 bits. */
+TEST_CASE(report, codes_of_blocks_have_their_reason) {
+    static const char text[] = "graph forward(%x: f32[256,512]) {\n"
+                               "  param %a: f32[512,512], %b: f32[512,512]\n"
+                               "  param %c: f32[512,512]\n"
+                               "  %h = matmul %x, %a\n  %g = gelu %h\n"
+                               "  %i = matmul %g, %b\n  %j = gelu %i\n"
+                               "  %y = matmul %j, %c\n  return %y\n}\n";
+    char *out;
+    REQUIRE(test_write_file(test_tmp("b.amp"), text, strlen(text)));
+    test_command(&out,
+                 "cd '%s' && AMPC_LIBNVRTC=none '%s' inspect b.amp --loss mse "
+                 "--precision f8 --f8-scales block --target cuda:sm_100 "
+                 "--casts",
+                 test_tmpdir(), test_ampc());
+    CHECK_HAS(out, "f8e4m3[512,256] block_codes g.block_codes.2: forward, "
+                   "262144 bytes, kept for backward; codes of 8 bits, with "
+                   "scales of blocks of 32\n");
+    CHECK_HAS(out, "e8m0[8192] block_scales b.block_scales: forward, 16384 "
+                   "bytes; scales of blocks of 32\n");
+    free(out);
+}
+
 static int count(const char *text, const char *what) {
     int n = 0;
     for (; (text = strstr(text, what)); text += strlen(what)) n++;
