@@ -125,10 +125,19 @@ static bool attend_fits(const Graph *g, const Attention *t, const char **why) {
     return !*why;
 }
 
-static bool has_few_keys(const Graph *g, const Attention *t) {
-    const Type *s = value_type(g, node_get(g, t->scores)->out[0]);
+static bool has_backward(const Graph *g) {
+    for (int k = 0; k < g->order.len; k++)
+        if (node_at(g, k)->flags & NODE_BACKWARD) return true;
+    return false;
+}
+
+/* Beside a backward pass, what has no gradient may be what backward computes
+   again, and that copy has one. */
+static bool has_few_keys(const Attend *a, const Attention *t) {
+    const TargetInfo *to = target_of(a->g);
+    const Type *s = value_type(a->g, node_get(a->g, t->scores)->out[0]);
     int64_t least =
-        t->dp.i ? target_of(g)->attend_keys : target_of(g)->attend_keys_alone;
+        t->dp.i || a->trains ? to->attend_keys : to->attend_keys_alone;
     return !t->causal && s->dim[s->rank - 1] < least;
 }
 
@@ -167,7 +176,7 @@ static bool attend_find(Attend *a, NodeId id, Attention *t, const char **why) {
     }
     if (!attend_fits(g, t, why)) return false;
     attend_find_grad(a, t, p, y->in[0]);
-    if (has_few_keys(g, t)) return *why = "few keys", false;
+    if (has_few_keys(a, t)) return *why = "few keys", false;
     find_kept_v(a, t, why);
     if (t->dp.i && target_of(g)->attend_columns &&
         value_dtype(g, node_get(g, t->dp)->in[0]) !=
@@ -302,6 +311,7 @@ Status pass_attend(Module *m, PassCtx *cx) {
         a.users = graph_users(g, cx->scratch);
         a.position = graph_positions(g, cx->scratch);
         a.limit = (uint32_t)g->nodes.len;
+        a.trains = has_backward(g);
         a.of = NEW_ARRAY(cx->scratch, int, g->nodes.len);
         for (int k = 0; k < g->order.len; k++) {
             Attention t;

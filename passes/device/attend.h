@@ -41,6 +41,7 @@ typedef struct Attend {
     UserIndex users;
     int *position;     /* per node */
     uint32_t limit;    /* number of nodes before the pass */
+    bool trains;       /* has_backward */
     VEC(NodeId) nodes; /* nodes of the current attention */
     VEC(Attention) found;
     Arena *scratch;

@@ -23,7 +23,7 @@ typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */
     bool pools;           /* a convolution's group may end in its pool */
     /* attention becomes one routine if it is causal or has at least this
-       many keys; without a gradient; 0: never */
+       many keys; in a graph without a backward pass; 0: never */
     int64_t attend_keys, attend_keys_alone;
     int64_t attend_columns; /* largest number of features, for operands of
                                one 16-bit type; 0: any */

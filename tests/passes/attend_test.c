@@ -234,21 +234,23 @@ TEST_CASE(attend, products_of_a_mask_are_its_own) {
 
 TEST_CASE(attend, few_keys_stay_in_parts) {
     static const struct {
-        int keys, alone, trained;
-    } of[] = {{63, 0, 0}, {64, 1, 0}, {95, 1, 0}, {96, 1, 2}};
+        int keys, found[3]; /* alone, trained, beside backward */
+    } of[] = {
+        {63, {0, 0, 0}}, {64, {1, 0, 0}}, {95, {1, 0, 0}}, {96, {1, 2, 1}}};
+    static const char *const end[] = {
+        "  return %y\n",
+        "  %c = sin %y\n  %gq, %gk, %gv = grad %c, %q, %k, %v\n"
+        "  return %c, %gq, %gk, %gv\n",
+        "  %c = sin %v !backward\n  return %y, %c\n"};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-        for (int grad = 0; grad < 2; grad++) {
+        for (int k = 0; k < 3; k++) {
             StrBuf sb = {0};
             sb_printf(&sb,
                       "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,%d], %%v: "
                       "f32[2,%d,5]) {\n  %%s = matmul %%q, %%k\n"
                       "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n%s}\n",
-                      of[i].keys, of[i].keys,
-                      grad ? "  %c = sin %y\n"
-                             "  %gq, %gk, %gv = grad %c, %q, %k, %v\n"
-                             "  return %c, %gq, %gk, %gv\n"
-                           : "  return %y\n");
-            CHECK_EQ_INT(attended(sb.data), grad ? of[i].trained : of[i].alone);
+                      of[i].keys, of[i].keys, end[k]);
+            CHECK_EQ_INT(attended(sb.data), of[i].found[k]);
             sb_free(&sb);
         }
 }
