@@ -77,8 +77,8 @@ static void pool_pause(void) {
 
 /* The next chunk of a worker's share in job `job`; -1 if there is none. */
 static int64_t pool_next(AmpcPool *p, int owner, uint64_t job) {
-    int64_t from = p->chunks * owner / p->threads;
-    int64_t count = p->chunks * (owner + 1) / p->threads - from;
+    int64_t from = ceil_div(p->chunks * owner, p->threads);
+    int64_t count = ceil_div(p->chunks * (owner + 1), p->threads) - from;
     _Atomic uint64_t *drawn = &p->worker[owner].drawn;
     uint64_t d = atomic_load_explicit(drawn, memory_order_relaxed), i;
     do {
@@ -93,6 +93,7 @@ static int64_t pool_next(AmpcPool *p, int owner, uint64_t job) {
 /* For a thread inside job `job`, so that the job's fields stay. */
 static void pool_draw(AmpcPool *p, int worker, uint64_t job) {
     for (int k = 0; k < p->threads; k++) {
+        if (k && !(atomic_load(&p->state) & POOL_OPEN)) return; /* all drawn */
         int owner = (worker + k) % p->threads;
         for (int64_t i; (i = pool_next(p, owner, job)) >= 0;) {
             int64_t lo = i * p->chunk;
