@@ -203,9 +203,17 @@ static Price price_cpu(const CpuPeaks *m, const StepCost *c) {
 /* The data sheet for which tables are printed. */
 static const GpuSheet *main_gpu(void) { return gpu_sheet("H100"); }
 
+static bool runs_on(const GpuSheet *m, const StepCost *c) {
+    int number = m->arch->number;
+    return c->since == 0 ||
+           (c->since > 0 ? number >= c->since : number < -c->since);
+}
+
 double roofline_seconds(const StepCost *c, const CpuPeaks *cpu) {
     return (cpu ? price_cpu(cpu, c) : price_gpu(main_gpu(), c)).seconds[LIKELY];
 }
+
+bool roofline_runs(const StepCost *c) { return runs_on(main_gpu(), c); }
 
 /* ---- the table ----------------------------------------------------------- */
 
@@ -225,12 +233,6 @@ typedef struct Table {
 typedef struct Total {
     double seconds[NGUESS], flops, floor;
 } Total;
-
-static bool runs_on(const GpuSheet *m, const StepCost *c) {
-    int number = m->arch->number;
-    return c->since == 0 ||
-           (c->since > 0 ? number >= c->since : number < -c->since);
-}
 
 static bool same_program(const StepCost *a, const StepCost *b) {
     return !strcmp(a->target, b->target) && !strcmp(a->program, b->program);
@@ -302,7 +304,7 @@ static void put_launch(const Line *l, bool gpu, double total, bool json,
 static void join_equal(Table *t, bool gpu) {
     int kept = 0;
     for (int i = 0, j; i < t->len; i++) {
-        if (gpu && !runs_on(main_gpu(), &t->data[i].c)) continue;
+        if (gpu && !roofline_runs(&t->data[i].c)) continue;
         for (j = 0; j < kept; j++)
             if (same_cost(&t->data[j].c, &t->data[i].c)) break;
         if (j < kept)
@@ -368,7 +370,7 @@ static Sums sums_of(Arena *a, const char *cost, const StepCost *of,
             add_price(&s.on[m], &p);
         }
         vec_push(a, &s.steps, l);
-        if (!peaks && !runs_on(main_gpu(), &c)) continue;
+        if (!peaks && !roofline_runs(&c)) continue;
         s.mma += c.mma;
         s.bytes += c.bytes;
         s.launches += c.launches;

@@ -50,5 +50,7 @@ CpuPeaks cpu_peaks(void);
 struct StepCost;
 /* The likely time: on CPUs, or for NULL on an H100. */
 double roofline_seconds(const struct StepCost *c, const CpuPeaks *cpu);
+/* False for a step of other GPUs than an H100 (`since` in cost.h). */
+bool roofline_runs(const struct StepCost *c);
 
 #endif

@@ -64,6 +64,7 @@ static double scaling_walk(const char *cost, const char *target,
         bool micro = !strcmp(c.program, "micro");
         if (strcmp(c.target, target) || (!micro && strcmp(c.program, "update")))
             continue;
+        if (!peaks && !roofline_runs(&c)) continue;
         bool sum = strcmp(c.how, "scatter");
         double t = l ? move_seconds(l, world, c.bytes, sum) : 0;
         if (!sum || !strcmp(c.how, "sum")) {

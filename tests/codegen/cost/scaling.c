@@ -55,6 +55,18 @@ TEST_CASE(cost, buckets_hide_behind_backward) {
     CHECK(fabs(scaled_ms(late, "8", "1000,1", &e) - (10 + 14)) < 0.02);
 }
 
+/* As above with a first step in two ways, for GPUs from 9.0 on and for older
+   ones: one of them counts. */
+TEST_CASE(cost, ranks_take_the_steps_of_one_gpu) {
+#define WAY(since)                                                             \
+    "cuda\tmicro\tcublaslt\t4e12\t16\t0\t1e6\t0\t0\t0\t0\t0\t0\t0\t0\t1"       \
+    "\t0\t0\t0\t0\t0\t" since "\t0\tx\n"
+    static const char cost_count[] =
+        "target\tprogram\n" WAY("90") WAY("-90") SUM HALF LAST;
+    double e;
+    CHECK(fabs(scaled_ms(cost_count, "2", "100,1", &e) - 10.2) < 0.02);
+}
+
 /* A step of 4 ms, a shared update of 1 ms and an unshared one of 5 ms; at
    the end each rank sends its part of 8 MB to all others. */
 TEST_CASE(cost, shards_are_handed_out) {
