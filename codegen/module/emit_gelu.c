@@ -19,13 +19,16 @@ static bool gelu_refs(const LoweredStep *product, const ProductGelu *x,
     return true;
 }
 
-/* Nothing in memory but what cuBLASLt, or the sum behind it, computes, too. */
-static bool stores_no_more(const LoweredStep *s, const ProductGelu *x) {
-    for (int i = 0; i < s->kernel->bufs.len; i++)
-        if (s->kernel->bufs.data[i].written &&
-            !same_value(s->refs[i], x->out) && !same_value(s->refs[i], x->sums))
+/* In memory just what cuBLASLt, or the sum behind it, computes, too. */
+static bool stores_as_much(const LoweredStep *s, const ProductGelu *x) {
+    int stored = 0;
+    for (int i = 0; i < s->kernel->bufs.len; i++) {
+        if (!s->kernel->bufs.data[i].written) continue;
+        if (!same_value(s->refs[i], x->out) && !same_value(s->refs[i], x->sums))
             return false;
-    return true;
+        stored++;
+    }
+    return stored == 1 + is_value(x->sums);
 }
 
 /* The last step that was added runs where cuBLASLt has GELU. */
@@ -41,7 +44,7 @@ bool emit_gelu(Emit *e, const Graph *g, const LoweredStep *steps, int i) {
     LoweredStep product = *s;
     if (g->target != TARGET_CUDA || !is_value(x->out) ||
         !gpu_reaches(e->opt, PLAN_GELU_SINCE) || !emit_is_alone(g, steps, i) ||
-        !emit_is_alone(g, steps, i + 1) || !stores_no_more(&steps[i + 1], x) ||
+        !emit_is_alone(g, steps, i + 1) || !stores_as_much(&steps[i + 1], x) ||
         !cuda_product(e->a, s, &product) ||
         !gelu_refs(&product, x,
                    emit_is_kept(g, steps, i, view_root(g, x->product)), refs) ||

@@ -144,6 +144,12 @@ TEST_CASE(cuda_gelu, a_kernel_that_stores_more_stays) {
     compiled_close(&c);
 }
 
+/* The bias trains, the weight before it does not: only the gradient's sum is
+   stored. */
+TEST_CASE(cuda_gelu, a_kernel_that_stores_less_stays) {
+    has(usual, "--dim B=24 --precision bf16 --freeze a", "cuda:sm_90", OF, 1);
+}
+
 /* Steps that go with it or are replaced lie in its program; a slope needs its
    operand. */
 TEST_CASE(cuda_gelu, a_damaged_plan_is_refused) {
