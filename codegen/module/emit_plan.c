@@ -443,12 +443,12 @@ static Status add_run(Emit *e, const Graph *g) {
         if (gelu) gelu--;
         if (!tile && !gelu && alone && emit_gelu(e, g, steps, i)) gelu = 2;
         const PlanStep *s = emit_groups(e, g, &steps[i], n);
-        EmitStep *last = &e->out->steps.data[e->out->steps.len - 1];
-        if (tile) last->tile = tile;
-        if (gelu) last->since = -PLAN_GELU_SINCE;
+        EmitStep *last = s ? &e->out->steps.data[e->out->steps.len - 1] : NULL;
+        if (s && tile) last->tile = tile;
+        if (s && gelu) last->since = -PLAN_GELU_SINCE;
         if (s && split) {
             t->steps.data[t->steps.len - 1].split = split;
-            e->out->steps.data[e->out->steps.len - 1].step.split = split;
+            last->step.split = split;
         }
         for (int k = 0; k < all; k++) {
             EmitGroup x = {.target = g->target,
