@@ -205,3 +205,19 @@ TEST_CASE(cuda_gelu, notes_say_where_it_is) {
     free(out);
     compiled_close(&c);
 }
+
+/* It pairs the kernels of `inspect --kernels` with the steps of `inspect
+   --roofline`, and says where these differ. */
+TEST_CASE(cuda_gelu, instructions_are_counted_of_kernels_that_have_a_step) {
+    char *out;
+    Compiled c =
+        compile_text_cuda(usual, "--dim B=24 --precision bf16", "cuda:sm_90");
+    int rc = test_command(
+        &out,
+        "PYTHONPATH='%s' python3 -B -c 'import sys, gpu_instructions as g; "
+        "print(len(list(g.launches(*sys.argv[1:]))))' '%s' '%s'",
+        test_data_path("models/bench"), test_ampc(), c.path);
+    CHECK_MSG(rc == 0 && atoi(out) > 0, "status %d\n%s", rc, out);
+    free(out);
+    compiled_close(&c);
+}
