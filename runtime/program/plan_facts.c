@@ -184,9 +184,10 @@ static bool plan_condition_ok(const RunCheck *c, const PlanStep *t) {
 }
 
 /* No operand is missing but for the bias and, of PLAN_GELU_OF, a result that
-   nothing reads. */
+   nothing reads; it has no stride over matrices. */
 static bool plan_gelu_ok(const RunCheck *c, const PlanStep *t) {
     const PlanRef *r = c->t->refs + t->ref0;
+    const LibGemm *gemm = (const void *)(c->t->pars + t->par0);
     PlanStep product = *t;
     bool slope = t->fn == PLAN_GELU_SLOPE;
     if (t->nref != PLAN_GELU_REFS || t->npar < PLAN_GELU_PARS ||
@@ -194,7 +195,7 @@ static bool plan_gelu_ok(const RunCheck *c, const PlanStep *t) {
         return false;
     product.nref = 3;
     product.npar -= PLAN_GELU_PARS;
-    return plan_lib_ok(c->t, &product, PLAN_LIB_GEMM, 0) &&
+    return plan_lib_ok(c->t, &product, PLAN_LIB_GEMM, 0) && !gemm->nbatch_dim &&
            (!slope || (r[3].space != PLAN_NONE && r[4].space == PLAN_NONE));
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/program/lib.h"
 #include "runtime/program/plan.h"
 #include "tests/support/cuda_gpu.h"
 
@@ -151,9 +152,9 @@ TEST_CASE(cuda_gelu, a_kernel_that_stores_less_stays) {
 }
 
 /* Steps that go with it or are replaced lie in its program; a slope needs its
-   operand. */
+   operand; matrices are single. */
 TEST_CASE(cuda_gelu, a_damaged_plan_is_refused) {
-    enum { DAMAGES = 7 };
+    enum { DAMAGES = 8 };
     char text[400];
     Compiled c =
         compile_text_cuda(usual, "--dim B=24 --precision bf16", "cuda:sm_90");
@@ -177,6 +178,7 @@ TEST_CASE(cuda_gelu, a_damaged_plan_is_refused) {
         if (damage == 5) end[-1] = 0;
         if (damage == 6) end[-1] = plan.nstep;
         if (damage == 7) ref[t->ref0 + 3].space = PLAN_NONE;
+        if (damage == 8) ((LibGemm *)(void *)(par + t->par0))->nbatch_dim = 1;
         plan.steps = step, plan.refs = ref, plan.pars = par;
         cuda.plan = &plan;
         m.cuda = &cuda;
