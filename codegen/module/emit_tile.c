@@ -28,6 +28,9 @@ bool emit_is_kept(const Graph *g, const LoweredStep *steps, int i,
     for (int k = 0; k < g->outputs.len; k++)
         if (same_value(view_root(g, g->outputs.data[k].value), root))
             return true;
+    for (int k = 0; k < g->writes.len; k++)
+        if (same_value(view_root(g, g->writes.data[k].value), root))
+            return true;
     return value_get(g, root)->home >= 0;
 }
 

@@ -31,7 +31,7 @@ static const char model[] =
 
 /* ---- helpers ------------------------------------------------------------- */
 
-static void run_options(Run *r, const char *options) {
+void run_options(Run *r, const char *options) {
     char *copy = arena_dup(r->a, options, strlen(options) + 1), *word;
     for (char *name = strtok_r(copy, " ", &word); name;
          name = strtok_r(NULL, " ", &word)) {

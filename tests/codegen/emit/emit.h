@@ -12,6 +12,8 @@ typedef struct Run {
 } Run;
 
 Status emit_emit(Run *r, const char *options, const char *path);
+/* `options`: NAME=VALUE, words apart. */
+void run_options(Run *r, const char *options);
 void run_end(Run *r);
 char *in_tmp(Arena *a, const char *name);
 
