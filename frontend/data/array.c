@@ -178,7 +178,7 @@ static const ArrayFormat *format_of(const char *path, const unsigned char *p,
 /* A gzip file is read in order: bytes already examined are not read again. */
 static Status parse_head(Source *s, const ArrayPick *pick, unsigned char *head,
                          size_t *n, ArrayHead *h) {
-    TRY(source_take(s, head, ARRAY_HEAD, 0, n));
+    TRY(source_begin(s, head, ARRAY_HEAD, n));
     const ArrayFormat *format = format_of(s->path, head, *n);
     if (!format) return unknown_format(s, head, *n);
     if (format->find) {
@@ -279,7 +279,7 @@ Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
 static Status parts_of(Source *s, unsigned char *head, ArrayParts *to) {
     ArrayHead h = {.head = head, .copy = -1};
     TRY(source_open(s));
-    TRY(source_take(s, head, ARRAY_HEAD, 0, &h.head_bytes));
+    TRY(source_begin(s, head, ARRAY_HEAD, &h.head_bytes));
     const ArrayFormat *f = format_of(s->path, head, h.head_bytes);
     if (!f) return unknown_format(s, head, h.head_bytes);
     to->format = f->name;

@@ -486,7 +486,7 @@ static Status csv_words_of(Csv *c, bool *found) {
     unsigned char *head = arena_alloc(c->a, ARRAY_HEAD);
     ArrayHead h = {.head = head};
     TRY(source_open(c->s));
-    TRY(source_take(c->s, head, ARRAY_HEAD, 0, &h.head_bytes));
+    TRY(source_begin(c->s, head, ARRAY_HEAD, &h.head_bytes));
     csv_begin(c, &h);
     TRY(take_lines(c));
     *found = c->kind == CSV_WORDS;

@@ -25,8 +25,6 @@
     "an input takes a folder of pictures, FOLDER/FILE, or FOLDER/CLASS/FILE "  \
     "for labels, too"
 
-#define WEB "fetch the file itself: a browser's page about it was saved"
-
 typedef struct Kind {
     int at; /* offset of the mark in the file */
     const char *mark;
@@ -35,10 +33,6 @@ typedef struct Kind {
 } Kind;
 
 static const Kind kinds[] = {
-    {0, "version https://git-lfs", 23, "a pointer of Git LFS", "git lfs pull"},
-    {0, "<!DOCTYPE", 9, "a web page", WEB},
-    {0, "<!doctype", 9, "a web page", WEB},
-    {0, "<html", 5, "a web page", WEB},
     {0, "PAR1", 4, "a Parquet file", PANDAS("read_parquet('@')")},
     {0, "ARROW1", 6, "an Arrow (Feather) file", PANDAS("read_feather('@')")},
     {0, "\x89HDF\r\n\x1a\n", 8, "an HDF5 file", HDF5},

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "frontend/data/foreign.h"
+#include "runtime/files/infile.h"
 #include "runtime/program/dtype.h"
 
 enum { KEPT = 16 << 20, MOST_FILE = 256 << 20 };
@@ -70,7 +71,10 @@ static Status bad_picture(const Folder *f, const char *path, const char *why) {
    decoded. */
 static Status no_picture(const Source *s, const char *file, size_t n) {
     StrBuf text = {0};
-    if (!foreign_tell((const unsigned char *)file, n, s->path, &text))
+    const char *instead = infile_instead(file, n);
+    if (instead)
+        sb_puts(&text, instead);
+    else if (!foreign_tell((const unsigned char *)file, n, s->path, &text))
         sb_puts(&text, "neither PNG nor JPEG");
     source_bad(s, "%s", text.data);
     sb_free(&text);

@@ -164,6 +164,17 @@ Status source_open(Source *s) {
     return open_packed(s, MAX_WBITS + 16, (SourcePacked){.gzip = true});
 }
 
+Status source_begin(const Source *s, void *out, size_t n, size_t *got) {
+    TRY(source_take(s, out, n, 0, got));
+    const char *instead = infile_instead(out, *got);
+    if (!instead) return OK;
+    if (instead != infile_page || !has_suffix(s->path, ".txt"))
+        return source_bad(s, "%s", instead);
+    warn(s->d, (Loc){.file = intern(s->path)}, "%s; it is read as a text",
+         instead);
+    return OK;
+}
+
 Status source_part(Source *s, uint64_t base, uint64_t size) {
     if (s->packed) return source_bad(s, "gzip around such a file is not read");
     if (base > s->size || size > s->size - base)

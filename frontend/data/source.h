@@ -22,6 +22,9 @@ Status source_bad(const Source *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Opens the whole file, and unpacks it if it is gzip. Call source_close even
    after a failure. */
 Status source_open(Source *s);
+/* The first bytes of a file. A pointer of Git LFS or a web page in its place is
+   refused, but a page in a .txt may be the text to learn: a warning. */
+Status source_begin(const Source *s, void *out, size_t n, size_t *got);
 /* A part of a plain file, from its beginning. source_deflated: a deflated
    part that unpacks to `raw` bytes with that CRC-32. */
 Status source_part(Source *s, uint64_t base, uint64_t size);

@@ -147,10 +147,6 @@ static const char *other_kind(const uint8_t *bytes, size_t n) {
         {0, "PK\3\4",
          "a zip file, as torch.save and numpy.savez write, not an ONNX model: "
          "export the model with torch.onnx.export"},
-        {0, "version https://git-lfs",
-         "a pointer of Git LFS, not a model: git lfs pull fetches it"},
-        {0, "<!DOCTYPE", "a web page, not a model: fetch the file itself"},
-        {0, "<html", "a web page, not a model: fetch the file itself"},
         {0, "\x1f\x8b", "a packed file, not a model: gunzip unpacks it"},
         {0, "\x89HDF",
          "an HDF5 file, as Keras writes, not a model: export it to ONNX "

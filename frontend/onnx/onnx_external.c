@@ -118,6 +118,9 @@ static Status read_file_part(Ox *ox, int fd, const char *name,
     if (fstat(fd, &st) || !S_ISREG(st.st_mode))
         return ox_fail(ox, "tensor '%s': '%s' is not a regular file", name,
                        loc);
+    const char *instead = infile_instead_of(fd);
+    if (instead)
+        return ox_fail(ox, "tensor '%s': '%s' is %s", name, loc, instead);
     if (e->length >= 0 && e->length != bytes)
         return ox_fail(ox,
                        "tensor '%s' needs %" PRId64 " bytes, but '%s' "

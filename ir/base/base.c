@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "ir/base/base.h"
+#include "runtime/files/infile.h"
 
 /* ---- assertions ---------------------------------------------------------- */
 
@@ -444,5 +445,9 @@ char *read_file(Diag *d, const char *path, size_t *n) {
         *n = (size_t)st.st_size;
     }
     if (fd >= 0) close(fd);
-    return text;
+    const char *instead = text ? infile_instead(text, *n) : NULL;
+    if (!instead) return text;
+    fail(d, loc, "%s", instead);
+    free(text);
+    return NULL;
 }

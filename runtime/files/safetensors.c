@@ -179,6 +179,8 @@ static ampc_status st_read_header(StFile *f) {
                                            : "not a regular file");
     f->size = (uint64_t)st.st_size;
     if (!f->size) return st_bad(f, "the file is empty");
+    const char *instead = infile_instead_of(f->fd);
+    if (instead) return st_fail(f, AMPC_ERR_FORMAT, "%s", instead);
     if (f->size < 10) return st_bad(f, "not a safetensors file");
     TRY(st_pread(f, &n, 8, 0));
     f->json = (n & 0xff) == '{' && n > HEADER_MAX;

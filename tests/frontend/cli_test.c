@@ -202,7 +202,24 @@ TEST_CASE(cli, globs_match_something) {
     }
 }
 
+/* As a clone without Git LFS and a browser leave them. */
+static void check_no_model(const char *file, const char *text,
+                           const char *says) {
+    char words[80];
+    REQUIRE(test_write_file(test_tmp(file), text, strlen(text)));
+    snprintf(words, sizeof words, "check %s", file);
+    cli_check(1, says, words);
+}
+
 TEST_CASE(cli, input_errors_give_status_1) {
+    static const char *const models[] = {"model.onnx", "model.amp"};
+    for (int i = 0; i < 2; i++) {
+        check_no_model(models[i],
+                       "version https://git-lfs.github.com/spec/v1\n",
+                       "error: a pointer of Git LFS, not the file itself");
+        check_no_model(models[i], "<!DOCTYPE html>\n",
+                       "error: a web page about the file: fetch");
+    }
     cli_check(1, "No such file", "nosuch.onnx -o x.so");
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");

@@ -75,6 +75,10 @@ static void refused(const char *name, const char *part, const char *why) {
     sb_free(&d.text);
 }
 
+static void put_text(const char *name, const char *text) {
+    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
+}
+
 TEST_CASE(data, cifar_that_is_cut_off_is_refused) {
     char *file;
     size_t n = write_cifar("ten.bin", 1);
@@ -103,9 +107,6 @@ TEST_CASE(data, kinds_that_are_not_read_have_a_command) {
         size_t n;
         const char *what, *how;
     } rows[] = {
-        {"version https://git-lfs.github.com/spec/v1\n", 43,
-         "a pointer of Git LFS", "git lfs pull"},
-        {"<!DOCTYPE html>", 15, "a web page", "fetch the file itself"},
         {"PAR1\0\0\0\0", 8, "a Parquet file", "pandas.read_parquet('"},
         {"ARROW1\0\0", 8, "an Arrow (Feather) file", "pandas.read_feather('"},
         {"\x89HDF\r\n\x1a\n", 8, "an HDF5 file", "h5py.File('"},
@@ -130,6 +131,36 @@ TEST_CASE(data, kinds_that_are_not_read_have_a_command) {
             "CIFAR, safetensors");
 }
 
+/* Whatever the name of the file: csv and text are chosen by it. */
+TEST_CASE(data, what_lies_in_a_files_place) {
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\n"
+        "size 12345\n";
+    static const char *const names[] = {"p.csv", "p.txt", "p.bin",
+                                        "p.npy", "p.tsv", "p"};
+    static const char *const pages[] = {"<!DOCTYPE html>\n<p>",
+                                        "\n<!doctype Html>",
+                                        "\xef\xbb\xbf<HTML lang=en>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        put_text(names[i], pointer);
+        refused(names[i], NULL,
+                "a pointer of Git LFS, not the file itself: "
+                "git lfs pull fetches it");
+        for (size_t k = 0; k < sizeof pages / sizeof *pages && i != 1; k++) {
+            put_text(names[i], pages[k]);
+            refused(names[i], NULL, "a web page about the file: fetch");
+        }
+    }
+    Diag d = {0};
+    Array a;
+    put_text("p.txt", pages[0]);
+    REQUIRE(array_open(&d, test_tmp("p.txt"), NULL, &a) == OK);
+    CHECK_HAS(d.text.data, "warning: a web page about the file");
+    CHECK_HAS(d.text.data, "it is read as a text");
+    array_close(&a);
+    sb_free(&d.text);
+}
+
 /* ---- the command --------------------------------------------------------- */
 
 static void check_says(int status, const char *words, const char *const *says) {
@@ -143,10 +174,6 @@ static void check_says(int status, const char *words, const char *const *says) {
 
 #define SAYS(status, words, ...)                                               \
     check_says(status, words, (const char *const[]){__VA_ARGS__, NULL})
-
-static void put_text(const char *name, const char *text) {
-    REQUIRE(test_write_file(test_tmp(name), text, strlen(text)));
-}
 
 TEST_CASE(data, says_what_is_in_a_file) {
     char words[600];

@@ -184,6 +184,8 @@ TEST_CASE(images, what_is_no_picture_is_refused) {
     refuse(folder, 4, "damaged PNG file");
     REQUIRE(test_write_file(test_tmp("f/c/x"), "GIF89a..", 8));
     refuse(folder, 4, "a GIF picture, which is not read as it is: python3");
+    REQUIRE(test_write_file(test_tmp("f/c/x"), "<html>", 6));
+    refuse(folder, 4, ": error: a web page about the file: fetch");
     REQUIRE(test_write_file(test_tmp("f/c/x"), "some text", 9));
     refuse(folder, 4, "neither PNG nor JPEG");
     put("f/c/x", "tests/images/ant/colour.png", 1 << 20);

@@ -37,9 +37,6 @@ TEST_CASE(onnx_bytes, not_a_model) {
                  "a\0",
                  4, "zero byte");
     refuse_bytes("\x3a\x00\x3a\x00", 4, "given twice");
-    refuse_bytes("version https://git-lfs.github.com/spec/v1\n", 43,
-                 "git lfs pull");
-    refuse_bytes("<!DOCTYPE html>", 15, "a web page");
     refuse_bytes("\x1f\x8b\x08", 3, "gunzip");
     refuse_bytes("\x89HDF\r\n", 6, "as Keras writes");
     refuse_bytes("\x1c\0\0\0TFL3", 8, "TensorFlow Lite");

@@ -58,6 +58,19 @@ TEST_CASE(onnx_external, is_read_from_beside_the_model) {
     made_end(&m);
 }
 
+TEST_CASE(onnx_external, a_pointer_in_the_datas_place_is_refused) {
+    static const char *const lengths[] = {"8", NULL};
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\n";
+    for (int i = 0; i < 2; i++) {
+        Made m;
+        REQUIRE(test_write_file(data_file(), pointer, sizeof pointer - 1));
+        with_external(&m, "w.data", "0", lengths[i]);
+        hostile_refuse(&m, "'w.data' is a pointer of Git LFS, not the file "
+                           "itself: git lfs pull");
+    }
+}
+
 /* A tensor may end where the file ends, and be empty there. */
 TEST_CASE(onnx_external, the_end_of_the_file) {
     static const struct {

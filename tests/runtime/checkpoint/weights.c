@@ -216,6 +216,10 @@ TEST_CASE(weights, several_files_and_an_index_of_them) {
         {"{\"weight_map\":{\"w\":\"none\"}}", "none: No such file"},
         {"{\"weight_map\":{\"w\":\"all.index.json\"}}", "not a safetensors"},
         {"{\"weight_map\":[]}   ", "no weight_map"},
+        {"version https://git-lfs.github.com/spec/v1\n",
+         "a pointer of Git LFS, not the file itself: git lfs pull"},
+        {"<!doctype html>\n", "a web page about the file"},
+        {"<html>", "a web page about the file"},
         {"{\"weight_map\":       ", "neither a safetensors file nor JSON"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         REQUIRE(test_write_file(all, bad[i][0], strlen(bad[i][0])));
