@@ -5,6 +5,7 @@
    program updates its running statistics: new = momentum old + (1-momentum)
    batch.
    ONNX uses the population variance here, torch the unbiased one. */
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,20 @@ static void say_ambiguous_momentum(Ox *ox) {
               cumulative ? "momentum" : "cumulative");
 }
 
+/* checkpoint(..), also by its module, or checkpoint_sequential(..), not
+   load_checkpoint(..); an alias is not seen. */
+static bool calls_checkpoint(Str trace) {
+    static const char name[] = "checkpoint";
+    for (Str at = trace; (at = strstr(at, name)); at += strlen(name)) {
+        Str end = at + strlen(name);
+        bool word =
+            at == trace || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        if (word && (*end == '(' || !strncmp(end, "_sequential(", 12)))
+            return true;
+    }
+    return false;
+}
+
 /* torch.utils.checkpoint runs the forward once more for the backward, which
    updates running statistics twice; it leaves no node. */
 static void say_checkpointed(Ox *ox) {
@@ -150,15 +165,14 @@ static void say_checkpointed(Ox *ox) {
         Str trace = ox_text(ox_metadata(n->proto->metadata_props,
                                         n->proto->n_metadata_props,
                                         "pkg.torch.onnx.stack_trace"));
-        if (!strstr(trace, "checkpoint(") && !strstr(trace, "checkpoint_seq"))
-            continue;
+        if (!calls_checkpoint(trace)) continue;
         first = count++ ? first : n;
     }
     if (count)
         ox_warn_model(ox,
                       "BatchNormalization '%s'%s lies under checkpoint() by "
-                      "its stack trace: PyTorch computes it twice in a step "
-                      "and updates the running statistics twice, and here once",
+                      "its stack trace: PyTorch then updates the running "
+                      "statistics twice in a step, and here once",
                       ox_quote(ox, first->in[1]),
                       count > 1 ? " and others" : "");
 }

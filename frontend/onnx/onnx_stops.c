@@ -152,7 +152,8 @@ static void warn_doubts(const Stops *s) {
         {&s->unknown,
          "node '%s' reads what was computed under torch.no_grad() or under "
          "torch.autocast(), the file does not tell which: the gradient "
-         "passes; where it must stop, write .detach() and export again"},
+         "passes; where it must stop, write .detach(), where the block wrote "
+         "to a computed value h, h + (new - h).detach(), and export again"},
         {&s->merged,
          "node '%s' reads one of two equal nodes that the exporter merged; if "
          "the model computes one of them from a detached value, under "
@@ -166,10 +167,10 @@ static void warn_doubts(const Stops *s) {
          "node '%s': its line says detach_(), which the exporter drops: the "
          "gradient passes; write detach() and export again"},
         {&s->overwritten,
-         "node '%s' reads a value that forward computed and wrote to under "
-         "torch.no_grad(): PyTorch passes the gradient on to what was "
-         "computed, and here it stops; write h + (new - h).detach() and "
-         "export again"},
+         "node '%s' reads a value that was computed and then written to under "
+         "torch.no_grad(): the gradient stops here; PyTorch passes it on to "
+         "what was computed, unless that was detached; where it must pass, "
+         "write h + (new - h).detach() and export again"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         StrBuf sb = {0};

@@ -125,6 +125,8 @@ TEST_CASE(onnx_lost, statistics_under_a_checkpoint) {
         bool told;
     } rows[] = {{"y = checkpoint(self.norm, x)", true},
                 {"y = checkpoint_sequential(self.all, 2, x)", true},
+                {"y = torch.utils.checkpoint.checkpoint(self.norm, x)", true},
+                {"y = self.load_checkpoint(x)", false},
                 {"y = self.norm(x)", false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
