@@ -291,7 +291,7 @@ const char *const cuda_graphs[] = {
        of the four alone; whole rows, of a norm, with sums of columns */
     BLOCKS("point", "%x: bf16[96,160]", "160", "", "[96,160]", "[1024]",
            "[160,96]", "[1024]", ""),
-    BLOCKS("point", "%a: f16[2,64,4,32], %b: f16[64,1,1]", "128",
+    BLOCKS("point", "%a: f16[2,64,4,32], %b: f16[2,64,4,32]", "128",
            "%x = mul %a, %b : f16[2,64,4,32] "
            "%u = block_sums %x {columns=128} : f32[4,128]",
            "[128,128]", "[512]", "[128,128]", "[512]", ", %x, %u"),
