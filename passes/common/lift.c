@@ -7,8 +7,8 @@
    Values that the model itself declares as 16 bits stay, as do values computed
    from them and the copies that the update writes.
    requires     stage PRIMITIVE
-   establishes  only products read values that the compiler made 16 bits, each
-                through its own cast                                         */
+   establishes  only products, and writes of variables of 16 bits, read values
+                that the compiler made 16 bits, each through its own cast */
 #include "passes/rewrite.h"
 #include "passes/passes.h"
 
@@ -148,6 +148,10 @@ static void lift_graph(Graph *g, Arena *scratch) {
     for (int i = 0; i < n; i++) lift_node(&l, old[i]);
     for (int i = 0; graph_root(g, i); i++)
         *graph_root(g, i) = wide(&l, *graph_root(g, i));
+    l.b.flags = 0;
+    for (int i = 0; i < g->writes.len; i++)
+        if (value_dtype(g, g->writes.data[i].var) == l.low)
+            g->writes.data[i].value = low(&l, g->writes.data[i].value);
 }
 
 Status pass_lift(Module *m, PassCtx *cx) {

@@ -39,6 +39,9 @@ void place_apply(const Place *p, Graph *g, const bool *low, Arena *a) {
         g->order.data[kept++] = g->order.data[i];
     }
     g->order.len = kept;
+    for (int i = 0; graph_root(g, i); i++)
+        if (stands[graph_root(g, i)->i].i)
+            *graph_root(g, i) = stands[graph_root(g, i)->i];
 }
 
 void place_narrow_biases(Graph *g, Arena *a) {

@@ -507,3 +507,30 @@ TEST_CASE(place, the_largest_of_all_ranks_is_f32) {
         arena_free(a);
     }
 }
+
+/* Pass lift makes %z f32 again, the copy for the state included. */
+TEST_CASE(place, a_state_of_16_bits_is_written_with_16_bits) {
+    static const char model[] =
+        "graph forward(%x: f32[24,40]) {\n"
+        "  param %a: f32[40,48] = normal(1, 0.1)\n"
+        "  state %s: bf16[24,48] = 0\n"
+        "  %xb = cast %x : bf16[24,40]\n  %ab = cast %a : bf16[40,48]\n"
+        "  %z = matmul %xb, %ab : bf16[24,48]\n"
+        "  %o = cast %z : f32[24,48]\n"
+        "  write %s = %z\n  return %o\n}\n";
+    static const char *const precisions[] = {"bf16", "fp16", "fp32"};
+    for (int i = 0; i < 3; i++) {
+        Arena *a = arena_new();
+        Module *m = place_planned(a, model, precisions[i], "none");
+        const Graph *g = module_graph_on(m, "train", TARGET_CUDA);
+        int n = 0;
+        for (int k = 0; k < g->writes.len; k++) {
+            const Write *w = &g->writes.data[k];
+            n += value_dtype(g, w->var) == DT_BF16 &&
+                 value_dtype(g, w->value) == DT_BF16 &&
+                 value_count(g, w->value) == 24 * 48;
+        }
+        CHECK_EQ_INT(n, 1);
+        arena_free(a);
+    }
+}
