@@ -40,13 +40,13 @@ typedef struct Kernel Kernel; /* kir.h */
 /* A plan step to be. */
 typedef struct LoweredStep {
     PlanStepKind kind;
-    PlanLib lib;            /* PLAN_LIB                                     */
-    const Kernel *kernel;   /* PLAN_KERNEL                                  */
-    const Kernel *epilogue; /* PLAN_LIB, NULL: none                         */
-    ProductEnd end;         /* the epilogue's buffers, if cuBLASLt computes
-                               the whole epilogue */
-    ProductGelu gelu;       /* with the next step, if gelu.out is a value */
-    const struct LoweredStep *sums; /* .. the kernel of gelu.sums alone */
+    PlanLib lib;             /* PLAN_LIB                                     */
+    const Kernel *kernel;    /* PLAN_KERNEL                                  */
+    const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
+    ProductEnd end;          /* the epilogue's buffers, if cuBLASLt computes
+                                the whole epilogue */
+    const ProductGelu *gelu; /* with the next step; NULL: none               */
+    const struct LoweredStep *sums; /* .. the kernel of gelu->sums alone */
     ValueId blocks[2];       /* scales of blocks of a product's operands     */
     uint32_t fn, second;     /* fields of PlanStep, as is scratch; for GPUs */
     uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */

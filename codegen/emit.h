@@ -35,8 +35,8 @@ typedef struct EmitGroup {
     PlanStep step; /* of a GPU                                              */
     bool idle;     /* the step has no work */
     bool part;     /* the group is part of the previous group's step */
+    bool gelu;     /* a PLAN_GELU may replace the step */
     uint32_t tile; /* PlanCuda.tiles + 1 that replaces the step; 0: none */
-    bool gelu;     /* a PLAN_GELU may replace it */
 } EmitGroup;
 
 /* One step of a plan: n groups. */

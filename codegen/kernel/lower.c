@@ -376,12 +376,11 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
         LoweredStep *s = &(*out)[f.group];
         int next = j + n;
         while (next < g->order.len && node_at(g, next)->group < 0) next++;
+        ProductGelu x;
         if (g->target == TARGET_CUDA && s->lib == PLAN_LIB_GEMM && !s->kernel &&
-            next < g->order.len && product_gelu(g, j, next, &s->gelu)) {
-            if (is_value(s->gelu.sums))
-                s->sums = lower_sums(g, &s->gelu, ks, scratch);
-        } else {
-            s->gelu.out = NO_VALUE;
+            next < g->order.len && product_gelu(g, j, next, &x)) {
+            s->gelu = arena_dup(a, &x, sizeof x);
+            if (is_value(x.sums)) s->sums = lower_sums(g, &x, ks, scratch);
         }
         (*out)[f.group].guard = g->groups.data[f.group].guard;
         (*out)[f.group].block_shared = ks->block_shared;

@@ -38,14 +38,13 @@ static void mark_since(Emit *e) {
 
 bool emit_gelu(Emit *e, const Graph *g, const LoweredStep *steps, int i) {
     const LoweredStep *s = &steps[i];
-    const ProductGelu *x = &s->gelu;
-    const bool written[PLAN_GELU_REFS] = {false, false, true, !x->slope};
+    const ProductGelu *x = s->gelu;
+    const bool written[PLAN_GELU_REFS] = {false, false, true, x && !x->slope};
     ValueId refs[PLAN_GELU_REFS];
     LoweredStep product = *s;
-    if (g->target != TARGET_CUDA || !is_value(x->out) ||
-        !gpu_reaches(e->opt, PLAN_GELU_SINCE) || !emit_is_alone(g, steps, i) ||
-        !emit_is_alone(g, steps, i + 1) || !stores_as_much(&steps[i + 1], x) ||
-        !cuda_product(e->a, s, &product) ||
+    if (!x || !gpu_reaches(e->opt, PLAN_GELU_SINCE) ||
+        !emit_is_alone(g, steps, i) || !emit_is_alone(g, steps, i + 1) ||
+        !stores_as_much(&steps[i + 1], x) || !cuda_product(e->a, s, &product) ||
         !gelu_refs(&product, x,
                    emit_is_kept(g, steps, i, view_root(g, x->product)), refs) ||
         !emit_lies_apart(e, g, refs, written, PLAN_GELU_REFS))
