@@ -4,14 +4,12 @@
    and places that do not fit, calls that the module lacks.  A call that fails
    gives a message and leaves every variable as it was; one that only reads
    changes none. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "tests/support/compiled.h"
+#include "tests/support/guarded.h"
 #include "tests/support/small_model.h"
 
 enum { B = 4, IN = 3, OUT = 3, SESSIONS = 120, CALLS = 25, MOST = 4 };
@@ -36,33 +34,17 @@ static const char *any_word(void) {
     return words[below(sizeof words / sizeof *words)];
 }
 
-/* ---- arrays at the end of readable memory -------------------------------- */
+/* ---- arguments ----------------------------------------------------------- */
 
 typedef struct Array {
-    char *base, *data;
-    size_t pages, bytes;
+    char *data;
+    size_t bytes;
 } Array;
-
-static Array array_of(size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    Array a = {.pages = (bytes + page - 1) / page * page, .bytes = bytes};
-    a.base = mmap(NULL, a.pages + page, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(a.base != MAP_FAILED);
-    mprotect(a.base + a.pages, page, PROT_NONE);
-    a.data = a.base + a.pages - bytes;
-    return a;
-}
-
-static void array_free(Array *a) {
-    munmap(a->base, a->pages + (size_t)sysconf(_SC_PAGESIZE));
-}
-
-/* ---- arguments ----------------------------------------------------------- */
 
 typedef struct Call {
     const Compiled *c;
     ampc_session *s;
+    Guarded memory; /* of the arrays, which end at a page without access */
     Array array[MOST], room;
     int64_t shape[MOST][AMPC_RANK_LIMIT];
     ampc_input in[MOST];
@@ -71,6 +53,12 @@ typedef struct Call {
     ampc_output out;
     int taken, refused;
 } Call;
+
+static Array array_of(Call *k, size_t bytes) {
+    Array a = {guarded_alloc(&k->memory, bytes, 1), bytes};
+    REQUIRE(a.data != NULL);
+    return a;
+}
 
 /* What no program takes: one thing of a valid input is changed. */
 static void spoil_input(Call *k, int i) {
@@ -95,7 +83,7 @@ static void spoil_input(Call *k, int i) {
 static void make_input(Call *k, int i, bool host, unsigned rows) {
     bool classes = i > 0 && !host;
     size_t bytes = rows * (classes ? sizeof(int64_t) : IN * sizeof(float));
-    k->array[i] = array_of(bytes);
+    k->array[i] = array_of(k, bytes);
     char *data = k->array[i].data;
     for (unsigned r = 0; r < rows * (classes ? 1 : IN); r++) {
         int64_t class = once_in(40) ? (int64_t)below(9) - 3 : below(OUT);
@@ -113,7 +101,7 @@ static void make_input(Call *k, int i, bool host, unsigned rows) {
 static void make_output(Call *k) {
     k->valid = once_in(3) ? (int64_t)below(12) - 3 : B;
     size_t rows = k->valid > 0 ? (size_t)k->valid : 0;
-    k->room = array_of(rows * OUT * sizeof(float));
+    k->room = array_of(k, rows * OUT * sizeof(float));
     k->out = ampc_out(once_in(3) ? any_word() : "y", k->room.data,
                       k->room.bytes, AMPC_DTYPE_F32);
     switch (below(24)) {
@@ -135,8 +123,10 @@ static void make_arguments(Call *k, bool host) {
 }
 
 static void free_arguments(Call *k) {
-    for (int i = 0; i < MOST; i++) array_free(&k->array[i]);
-    array_free(&k->room);
+    for (int i = 0; i < MOST; i++)
+        guarded_free(&k->memory, k->array[i].data, k->array[i].bytes);
+    guarded_free(&k->memory, k->room.data, k->room.bytes);
+    CHECK_EQ_INT(k->memory.blocks, 0);
 }
 
 /* ---- calls --------------------------------------------------------------- */
@@ -200,22 +190,34 @@ static ampc_status compute(Call *k) {
 
 /* ---- what must hold ------------------------------------------------------ */
 
-/* Every variable that can be read, and the scaler. */
-static uint64_t sum_of(const Call *k) {
-    enum { ALL = (1 << AMPC_KIND_CONSTANT) - 1 };
-    ampc_scaler scaler = {.size = sizeof scaler};
+/* Every variable that can be read, and the counters. */
+typedef struct State {
+    void *all;
     size_t bytes;
-    unsigned char *all = read_all(k->c, k->s, ALL, &bytes);
-    uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < bytes; i++) h = (h ^ all[i]) * 1099511628211u;
-    free(all);
-    CHECK_EQ_INT(k->c->api->scaler(k->s, &scaler), AMPC_OK);
-    return h ^ (uint64_t)scaler.tried << 8 ^ (uint64_t)scaler.micro;
+    ampc_scaler scaler;
+} State;
+
+static State state_of(const Call *k) {
+    enum { ALL = (1 << AMPC_KIND_CONSTANT) - 1 };
+    State s = {.scaler = {.size = sizeof s.scaler}};
+    s.all = read_all(k->c, k->s, ALL, &s.bytes);
+    CHECK_EQ_INT(k->c->api->scaler(k->s, &s.scaler), AMPC_OK);
+    return s;
+}
+
+static bool stays(const Call *k, const State *before) {
+    State now = state_of(k);
+    bool same = now.bytes == before->bytes &&
+                !memcmp(now.all, before->all, now.bytes) &&
+                now.scaler.tried == before->scaler.tried &&
+                now.scaler.micro == before->scaler.micro;
+    free(now.all);
+    return same;
 }
 
 static void call_once(Call *k, bool host, int session, int call) {
     make_arguments(k, host);
-    uint64_t before = sum_of(k);
+    State before = state_of(k);
     bool changes = once_in(2);
     ampc_status status = changes ? change(k) : once_in(2) ? ask(k) : compute(k);
     const char *why = k->c->api->error(k->s);
@@ -224,9 +226,10 @@ static void call_once(Call *k, bool host, int session, int call) {
     CHECK_MSG(status != AMPC_ERR_INTERNAL, "%d:%d: %s", session, call, why);
     bool counted = status == AMPC_ERR_DATA || status == AMPC_ERR_DIVERGED;
     if (changes ? status != AMPC_OK && !counted : true)
-        CHECK_MSG(sum_of(k) == before, "%d:%d: status %d, '%s' changed it",
+        CHECK_MSG(stays(k, &before), "%d:%d: status %d, '%s' changed it",
                   session, call, (int)status, why);
     *(status == AMPC_OK ? &k->taken : &k->refused) += 1;
+    free(before.all);
     free_arguments(k);
 }
 
