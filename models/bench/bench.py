@@ -315,9 +315,7 @@ def thread_counts():
 
 
 def copy_rate(cpu_bench):
-    """GB/s that all threads copy together; nan without cpu_bench."""
-    if not cpu_bench:
-        return math.nan
+    """GB/s that all threads copy together."""
     said = subprocess.run([cpu_bench, str(len(os.sched_getaffinity(0))),
                            "peaks"], check=True, capture_output=True, text=True)
     return float(said.stdout.split("copy ")[1].split()[0])
@@ -331,12 +329,13 @@ def measure(options, name, make_team):
         member.run(0)  # warm; PyTorch compiles here
     copies = []
     for _ in range(options.rounds):
-        copies.append(copy_rate(options.cpu_bench))
+        if options.cpu_bench:
+            copies.append("%.0f" % copy_rate(options.cpu_bench))
         for key, member in team.items():
             results[key].append(member.run(options.seconds))
     for member in team.values():
         member.close()
-    results["copy"] = " ".join(show(rate, "%.0f") for rate in copies)
+    results["copy"] = " ".join(copies) or "-"
     return results
 
 
