@@ -73,10 +73,19 @@ void ISA(chlast_begin)(ChlastRun *r, const ChlastCall *call, void *scratch);
    weights. */
 const float *ISA(chlast_sub)(ChlastRun *r, int64_t index, const float *w);
 
-/* X of images image0 .. image0 + images - 1, staged as planned. */
-void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,
-                       const ChlastCall *call, int64_t image0, int64_t images,
-                       float *stage);
+/* Columns x .. x + cols - 1 of images of high x wide points; they may extend
+   beyond the image, and so may rows. */
+typedef struct ChlastWindow {
+    const void *src;
+    int dtype;
+    int64_t channels, high, wide, x, cols;
+} ChlastWindow;
+
+/* to[row][col][CHLAST]: CHLAST channels of rows y .. of an image, as fp32,
+   with zeros beyond its edges. Lanes beyond the last channel are not written.
+ */
+void ISA(chlast_window)(const ChlastWindow *w, int64_t image, int64_t channel,
+                        int64_t y, int64_t rows, float *to);
 
 /* 0: another kind of convolution, nothing was done. */
 int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,

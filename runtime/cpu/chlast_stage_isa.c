@@ -113,15 +113,32 @@ void ISA(chlast_stage_work)(void *ctx, int64_t lo, int64_t hi, int worker) {
     for (int64_t i = lo; i < hi; i++) ISA(chlast_stage_unit)(ctx, i);
 }
 
-void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,
-                       const ChlastCall *call, int64_t image0, int64_t images,
-                       float *stage) {
-    ChlastRun r = {.c = *plan,
-                   .call = call,
-                   .image0 = image0,
-                   .images = images,
-                   .stage = stage};
-    pool_run(pool, images * plan->cblocks, 1, ISA(chlast_stage_work), &r);
+INLINE void window_as(const ChlastWindow *w, int dtype, int64_t image,
+                      int64_t channel, int64_t y, int64_t rows, float *to) {
+    int64_t chan = w->high * w->wide, step = w->cols * CHLAST;
+    int64_t left = max64(0, -w->x), end = min64(w->cols, w->wide - w->x);
+    int64_t from = (image * w->channels + channel) * chan + w->x + left;
+    int64_t nc = min64(CHLAST, w->channels - channel);
+    for (; rows > 0; rows--, y++, to += step) {
+        if (y < 0 || y >= w->high || end <= left) {
+            chlast_zero(to, step);
+            continue;
+        }
+        chlast_zero(to, left * CHLAST);
+        stage_row(to + left * CHLAST, CHLAST, w->src, dtype, 1,
+                  from + y * w->wide, chan, nc, 0, end - left);
+        chlast_zero(to + end * CHLAST, step - end * CHLAST);
+    }
+}
+
+void ISA(chlast_window)(const ChlastWindow *w, int64_t image, int64_t channel,
+                        int64_t y, int64_t rows, float *to) {
+    if (w->dtype == AMPC_F32)
+        window_as(w, AMPC_F32, image, channel, y, rows, to);
+    else if (w->dtype == AMPC_F16)
+        window_as(w, AMPC_F16, image, channel, y, rows, to);
+    else
+        window_as(w, AMPC_BF16, image, channel, y, rows, to);
 }
 
 void ISA(chlast_begin)(ChlastRun *r, const ChlastCall *call, void *scratch) {

@@ -49,25 +49,12 @@ static int64_t wino_rows(int64_t most, int64_t wide) {
     return best;
 }
 
-/* The stage of a source whose results fill whole tiles. */
-static int wino_staged(const LibConv *c, int dgrad, int edge, ChlastPlan *p) {
-    LibConv whole = *c;
-    int64_t *result = dgrad ? whole.in : whole.out;
-    for (int i = 1; i < 3; i++) result[i] = round_up(result[i], edge);
-    if (!chlast_geometry(&whole, dgrad, TILE_WIDENED, 1, 1, CHLAST_STAGE, p))
-        return 0;
-    int64_t cs = p->p.cs;
-    conv_geometry(c, dgrad, &p->p);
-    p->p.cs = cs;
-    return 1;
-}
-
 static int wino_geometry(const LibConv *c, int dgrad, const WinoRule *rule,
                          WinoPlan *p) {
     int edge = rule->edge;
     *p = (WinoPlan){.edge = edge};
-    if (!wino_staged(c, dgrad, edge, &p->x)) return 0;
-    const ConvPlan *x = &p->x.p;
+    conv_geometry(c, dgrad, &p->x);
+    const ConvPlan *x = &p->x;
     int64_t results = x->dim[1].result * x->dim[2].result;
     p->high = ceil_div(x->dim[1].result, edge);
     p->wide = ceil_div(x->dim[2].result, edge);
@@ -76,8 +63,9 @@ static int wino_geometry(const LibConv *c, int dgrad, const WinoRule *rule,
     if (results * c->n < rule->results || x->channels * x->m > rule->weights ||
         results * 4 < p->high * p->wide * edge * edge * WINO_PART)
         return 0;
-    p->channels = p->x.cb * p->x.cblocks;
+    p->channels = round_up(x->channels, CHLAST);
     p->cols = round_up(x->m, BLOCK_COLS);
+    p->window = wino_floats((WINO_ROWS + 2) * (p->wide * edge + 2) * CHLAST);
     return wino_places(p) * p->wide * (p->channels + 3 * BLOCK_COLS) <=
            WINO_SOURCE_MAX;
 }
@@ -90,10 +78,12 @@ static int wino_is_narrow(int64_t dtype) {
    kind permits them. */
 static int wino_choose(const LibConv *c, int dgrad, int narrow, int kind,
                        WinoPlan *p) {
-    int flat =
-        c->in[0] == 1 && c->out[0] == 1 && c->kernel[0] == 1 && c->pad[0] == 0;
+    int flat = c->n > 0 && c->group == 1 && c->c >= CHLAST && c->k >= CHLAST &&
+               c->in[0] == 1 && c->out[0] == 1 && c->kernel[0] == 1 &&
+               c->pad[0] == 0;
     for (int i = 1; i < 3; i++)
-        flat &= c->kernel[i] == 3 && c->stride[i] == 1 && c->dilation[i] == 1;
+        flat &= c->kernel[i] == 3 && c->stride[i] == 1 && c->dilation[i] == 1 &&
+                c->in[i] > 0 && c->out[i] > 0;
     if (!flat || kind == TILE_AMX) return 0;
     for (int i = narrow; i >= 0; i--)
         if ((i || kind == TILE_WIDENED) &&
@@ -106,13 +96,13 @@ int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
     int narrow = wino_is_narrow(dgrad ? c->y_dtype : c->x_dtype) &&
                  wino_is_narrow(c->w_dtype);
     if (!wino_choose(c, dgrad, narrow, kind, p)) return 0;
-    p->weights = wino_place(p->x.p.channels * p->cols);
+    p->weights = wino_place(p->x.channels * p->cols);
     /* Each item reads all weights: fewer items if these are large. */
     int large = p->edge == 4 && wino_places(p) * p->weights > WINO_SOURCE_MAX;
     int64_t tile = wino_places(p) * (p->channels + 3 * BLOCK_COLS);
     int64_t source = large ? WINO_SOURCE_MAX : WINO_SOURCE;
     int64_t tiles = min64(source / tile, WINO_ITEM);
-    int64_t all = p->x.images * p->high, items = (large ? 2 : 4) * threads;
+    int64_t all = c->n * p->high, items = (large ? 2 : 4) * threads;
     p->rows = max64(1, tiles / p->wide);
     if (threads > 1) p->rows = min64(p->rows, max64(1, all / items));
     p->rows = wino_rows(p->rows, p->wide);
@@ -123,8 +113,8 @@ int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
     p->other = wino_floats(wino_places(p) * p->weights);
     /* results of 3 vectors by point, followed by a block for transposing */
     int64_t points = p->edge * p->edge * tiles + BLOCK_LANES;
-    p->worker = wino_floats(wino_places(p) * (p->source + p->sums) +
-                            2 * points * 3 * BLOCK_COLS);
+    p->worker = p->window + wino_floats(wino_places(p) * (p->source + p->sums) +
+                                        2 * points * 3 * BLOCK_COLS);
     return 1;
 }
 
@@ -134,26 +124,14 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     if (sums > WINO_SUMS_4 && c->n * c->out[1] * c->out[2] > WINO_ONCE)
         narrow = 0;
     if (!wino_choose(c, 0, narrow, kind, p)) return 0;
-    LibConv same = *c; /* dY is the source of a convolution of one point */
-    same.c = c->k;
-    for (int i = 1; i < 3; i++) {
-        same.in[i] = c->out[i];
-        same.kernel[i] = 1;
-        same.pad[i] = 0;
-    }
-    if (!wino_staged(&same, 0, p->edge, &p->dy)) return 0;
-    int64_t images = min64(p->x.images, p->dy.images);
-    CONTRACT(images > 0);
-    p->x.images = p->dy.images = images;
-    p->cols = p->dy.cb * p->dy.cblocks;
     int64_t turn = sums > WINO_SUMS ? 2 * WINO_TURN : WINO_TURN;
-    p->rows = min64(max64(1, turn / p->wide), images * p->high);
+    p->rows = min64(max64(1, turn / p->wide), c->n * p->high);
     int64_t tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * p->cols);
     p->weights = wino_place(p->channels * p->cols);
     size_t both = wino_floats(wino_places(p) * (p->source + p->sums));
-    int64_t turns = ceil_div(min64(images, c->n) * p->high, p->rows);
+    int64_t turns = ceil_div(c->n * p->high, p->rows);
     p->slices = sums > WINO_SLICED ? 1 : min64(turns, WINO_SLICES);
     p->other = (p->slices > 1 ? 0 : both) +
                wino_floats(p->slices * wino_places(p) * p->weights) +
@@ -161,9 +139,10 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     /* a block of dW: nine taps of its channels, and their transposes */
     p->worker = 2 * wino_floats(9 * CHLAST * BLOCK_LANES);
     if (p->slices > 1 && p->worker < both) p->worker = both;
+    p->worker += p->window;
     return 1;
 }
 
 size_t wino_bytes(const WinoPlan *p, int threads) {
-    return p->x.stage + p->dy.stage + p->other + (size_t)threads * p->worker;
+    return p->other + (size_t)threads * p->worker;
 }

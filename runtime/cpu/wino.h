@@ -21,28 +21,30 @@
    results of a tile are NaN if one of its points is not finite, and their
    errors are relative to the largest of its points.
 
-   The source is staged as in chlast.h, widened to fp32, and followed by as many
-   zeros as a tile reads beyond an odd edge. */
+   A worker widens the points that a row of tiles reads, some channels at a
+   time, to a window in its own memory, with zeros beyond the image's edges. */
 #ifndef AMPC_CPU_WINO_H
 #define AMPC_CPU_WINO_H
 
 #include "runtime/cpu/chlast.h"
 
+enum { WINO_ROWS = 4 /* most rows of results of a window, a whole tile */ };
+
 typedef struct WinoPlan {
-    int edge;           /* results along a side of a tile: 2 or 4        */
-    ChlastPlan x;       /* geometry and stage of the source                 */
-    ChlastPlan dy;      /* dW: stage of dY                                 */
-    int64_t high, wide; /* tiles of an image                           */
-    int64_t begin[2];   /* first row and column that tile 0 reads      */
-    int64_t rows;       /* rows of tiles per item (dW: per turn) */
+    int edge;               /* results along a side of a tile: 2 or 4        */
+    ConvPlan x;             /* geometry only                                 */
+    int64_t high, wide;     /* tiles of an image                             */
+    int64_t begin[2];       /* first row and column that tile 0 reads        */
+    int64_t rows;           /* rows of tiles per item (dW: per turn) */
     int64_t channels, cols; /* floats per tile and position: of the source,
                                of results (dW: of dY) */
     int64_t source, sums;   /* floats per position of an item, or of a turn */
     int64_t weights; /* floats per position of weights, or of sums of dW    */
     int64_t slices;  /* dW: number of slices of turns, each with its own sums
                         and tiles (its worker's); 1: all turns share both */
+    size_t window;   /* bytes of a worker for points of the source (or dY) */
     size_t other;    /* shared bytes: weights, or tiles of both and the sums */
-    size_t worker;
+    size_t worker;   /* bytes of a worker, the window included              */
 } WinoPlan;
 
 /* Positions of a tile. */

@@ -5,8 +5,8 @@
    to the 16 positions, multiplies there, up to three vectors of result
    channels at a time, and transforms the sums to results while they are in
    the cache. For dW a turn is some rows of tiles of both X and dY. All
-   threads transform them first and then add to the sums, one position and
-   some channels at a time. */
+   threads transform them first, some channels each, and then add to the sums,
+   one position and some channels at a time. */
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
 #include "runtime/cpu/transpose.h"
@@ -19,8 +19,7 @@ typedef struct WinoRun {
     WinoPlan p;
     const ChlastCall *call;
     int dgrad;
-    int64_t image0, images; /* staged now                                   */
-    float *stage, *stage_dy;
+    ChlastWindow x, dy; /* source and dY, for a row of tiles               */
     float *w; /* weights by position: panels of columns, [channel][columns] */
     /* dW: a turn's tiles of both operands, the sums by position, the numbers
        of the tiles, and the turn's rows of tiles */
@@ -31,31 +30,58 @@ typedef struct WinoRun {
     char *workers;
 } WinoRun;
 
-/* All channels of row `row` of the staged tiles. */
-static void wino_row(const WinoRun *r, int64_t row, float *to) {
-    const WinoPlan *p = &r->p;
-    const ChlastPlan *c = &p->x;
-    int64_t image = row / p->high, y = row % p->high * p->edge + p->begin[0];
-    int64_t at = c->lead + image * c->image + y * c->pitch[2] + p->begin[1];
-    for (int64_t b = 0; b < c->cblocks; b++)
-        for (int64_t j = 0; j < c->cb; j += VL)
-            WINO_TURN(wino_turn_source, p->edge,
-                      r->stage + (b * c->points + at) * c->cb + j, c->cb,
-                      c->pitch[2], p->wide, to + b * c->cb + j, p->channels,
-                      p->source);
+INLINE float *wino_worker(const WinoRun *r, int worker) {
+    return (float *)(void *)(r->workers + (size_t)worker * r->p.worker);
 }
 
-static void wino_row_dy(const WinoRun *r, int64_t row, float *to) {
+/* A worker's memory after its window. */
+INLINE float *wino_own(const WinoRun *r, int worker) {
+    return wino_worker(r, worker) + r->p.window / sizeof(float);
+}
+
+/* Tiles of `rows` rows of X or dY, CHLAST channels from `channel` on. */
+static void wino_transform(const WinoRun *r, int is_dy, int64_t row,
+                           int64_t rows, int64_t channel, float *window,
+                           float *to) {
     const WinoPlan *p = &r->p;
-    const ChlastPlan *c = &p->dy;
-    int64_t at =
-        row / p->high * c->image + row % p->high * p->edge * c->pitch[2];
-    for (int64_t b = 0; b < c->cblocks; b++)
-        for (int64_t j = 0; j < c->cb; j += VL)
-            WINO_TURN(wino_turn_gradient, p->edge,
-                      r->stage_dy + (b * c->points + at) * c->cb + j, c->cb,
-                      c->pitch[2], p->wide, to + b * c->cb + j, p->cols,
-                      p->sums);
+    const ChlastWindow *w = is_dy ? &r->dy : &r->x;
+    int64_t next = is_dy ? p->cols : p->channels, e = p->edge, n;
+    for (to += channel; rows > 0; row += n, rows -= n) {
+        int64_t first = row % p->high, y = first * e;
+        n = min64(min64(rows, p->high - first), WINO_ROWS / e);
+        if (!is_dy) y += p->begin[0];
+        ISA(chlast_window)
+        (w, row / p->high, channel, y, n * e + (is_dy ? 0 : 2), window);
+        for (int64_t i = 0; i < n; i++, to += p->wide * next)
+            for (int64_t j = 0; j < CHLAST; j += VL) {
+                const float *from = window + i * e * w->cols * CHLAST + j;
+                if (is_dy)
+                    WINO_TURN(wino_turn_gradient, e, from, CHLAST, w->cols,
+                              p->wide, to + j, next, p->sums);
+                else
+                    WINO_TURN(wino_turn_source, e, from, CHLAST, w->cols,
+                              p->wide, to + j, next, p->source);
+            }
+    }
+}
+
+static void wino_windows(WinoRun *r) {
+    const WinoPlan *p = &r->p;
+    const ChlastCall *c = r->call;
+    const ConvDim *d = p->x.dim;
+    r->x = (ChlastWindow){.src = c->src,
+                          .dtype = c->src_dtype,
+                          .channels = p->x.channels,
+                          .high = d[1].in,
+                          .wide = d[2].in,
+                          .x = p->begin[1],
+                          .cols = p->wide * p->edge + 2};
+    r->dy = (ChlastWindow){.src = c->other,
+                           .dtype = c->other_dtype,
+                           .channels = p->x.m,
+                           .high = d[1].result,
+                           .wide = d[2].result,
+                           .cols = p->wide * p->edge};
 }
 
 /* ---- weights ------------------------------------------------------------- */
@@ -64,7 +90,7 @@ static void wino_row_dy(const WinoRun *r, int64_t row, float *to) {
    zero. */
 static void wino_load_weights(const WinoRun *r, int64_t col, int64_t cols,
                               int64_t channel, vf w[9]) {
-    const ConvPlan *p = &r->p.x.p;
+    const ConvPlan *p = &r->p.x;
     int dtype = r->call->other_dtype;
     int64_t step = r->dgrad ? 9 : p->channels * 9;
     int64_t from = col * step + channel * (r->dgrad ? p->m * 9 : 9);
@@ -91,7 +117,7 @@ static void wino_load_weights(const WinoRun *r, int64_t col, int64_t cols,
 /* Units [lo, hi): vectors of result channels. */
 static void wino_weights_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
-    int64_t k = r->p.x.p.channels, m = r->p.x.p.m;
+    int64_t k = r->p.x.channels, m = r->p.x.m;
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
         int64_t left = ceil_div(m, VL), panel = 0, v;
@@ -112,15 +138,15 @@ static void wino_weights_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 /* ---- forward, and the gradient by the input ------------------------------ */
 
-/* Results of whole rows, n from `first` of all staged images on, by channel. */
+/* Results of whole rows, n from `first` of all images on, by channel. */
 static void wino_store(const WinoRun *r, const float *from, int64_t ld,
                        int64_t first, int64_t n, int64_t channel,
                        int64_t channels) {
-    const ConvPlan *p = &r->p.x.p;
+    const ConvPlan *p = &r->p.x;
     const ChlastCall *c = r->call;
     int64_t size = p->dim[1].result * p->dim[2].result;
     for (int64_t len; n > 0; first += len, n -= len, from += len) {
-        int64_t image = r->image0 + first / size, col = first % size;
+        int64_t image = first / size, col = first % size;
         len = min64(n, size - col);
         if (c->ep && c->ep->fn)
             c->ep->fn(c->ep->buf, c->ep->table, from, ld, image, channel, col,
@@ -132,9 +158,9 @@ static void wino_store(const WinoRun *r, const float *from, int64_t ld,
     }
 }
 
-/* The first result of row `row` of the staged tiles. */
+/* The first result of row `row` of tiles. */
 static int64_t wino_first(const WinoRun *r, int64_t row) {
-    const ConvDim *d = r->p.x.p.dim;
+    const ConvDim *d = r->p.x.dim;
     return (row / r->p.high * d[1].result + row % r->p.high * r->p.edge) *
            d[2].result;
 }
@@ -144,8 +170,8 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
                          float *acc, int64_t row0, int64_t rows, int64_t n0,
                          int w) {
     const WinoPlan *p = &r->p;
-    const ConvDim *d = p->x.p.dim;
-    int64_t k = p->x.p.channels, tiles = rows * p->wide, ld = w * VL;
+    const ConvDim *d = p->x.dim;
+    int64_t k = p->x.channels, tiles = rows * p->wide, ld = w * VL;
     for (int64_t i = 0; i < wino_places(p); i++)
         for (int64_t y = 0; y < tiles; y += MR) ISA(tile_rows)
     [0][min64(MR, tiles - y) - 1][w - 1](
@@ -166,23 +192,24 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
         for (int64_t y = 0; y < n; y += TW)
             transpose_wide(turned + x * tld + y, tld, acc + y * ld + x,
                            AMPC_F32, ld * 4);
-    wino_store(r, turned, tld, first, n, n0, min64(ld, p->x.p.m - n0));
+    wino_store(r, turned, tld, first, n, n0, min64(ld, p->x.m - n0));
 }
 
 /* Items [lo, hi): rows of tiles. */
 static void wino_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
-    float *source = (float *)(void *)(r->workers + (size_t)worker * p->worker);
+    float *window = wino_worker(r, worker), *source = wino_own(r, worker);
     float *sums = source + wino_places(p) * p->source;
     float *acc = sums + wino_places(p) * p->sums;
+    int64_t begin = r->call->first * p->high;
+    int64_t end = begin + r->call->images * p->high;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t row0 = i * p->rows;
-        int64_t rows = min64(p->rows, r->images * p->high - row0);
-        for (int64_t y = 0; y < rows; y++)
-            wino_row(r, row0 + y, source + y * p->wide * p->channels);
-        int64_t left = ceil_div(p->x.p.m, VL);
-        for (int64_t n0 = 0; n0 < p->x.p.m;) {
+        int64_t row0 = begin + i * p->rows, rows = min64(p->rows, end - row0);
+        for (int64_t c = 0; c < p->x.channels; c += CHLAST)
+            wino_transform(r, 0, row0, rows, c, window, source);
+        int64_t left = ceil_div(p->x.m, VL);
+        for (int64_t n0 = 0; n0 < p->x.m;) {
             int w = tile_width(left);
             wino_columns(r, source, sums, acc, row0, rows, n0, w);
             n0 += w * VL;
@@ -193,37 +220,47 @@ static void wino_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 int ISA(wino_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                    const ChlastCall *call, void *scratch) {
-    WinoRun r = {.call = call, .dgrad = dgrad, .stage = scratch};
+    WinoRun r = {.call = call, .dgrad = dgrad};
     WinoPlan *p = &r.p;
     if (!wino_plan(conv, dgrad, kind, call->threads, p)) return 0;
-    char *other = (char *)scratch + p->x.stage;
-    r.w = kept_memory(call->kept, other);
-    r.workers = other + p->other;
+    r.w = kept_memory(call->kept, scratch);
+    r.workers = (char *)scratch + p->other;
+    wino_windows(&r);
     if (!call->kept || !call->kept->made)
-        pool_run(pool, ceil_div(p->x.p.m, VL), 1, wino_weights_work, &r);
+        pool_run(pool, ceil_div(p->x.m, VL), 1, wino_weights_work, &r);
     if (call->kept) call->kept->made = 1;
-    int64_t end = call->first + call->images;
-    for (r.image0 = call->first; r.image0 < end; r.image0 += r.images) {
-        r.images = min64(p->x.images, end - r.image0);
-        ISA(chlast_stage)(pool, &p->x, call, r.image0, r.images, r.stage);
-        pool_run(pool, ceil_div(r.images * p->high, p->rows), 1, wino_work, &r);
-    }
+    pool_run(pool, ceil_div(call->images * p->high, p->rows), 1, wino_work, &r);
     return 1;
 }
 
 /* ---- gradient by the weights --------------------------------------------- */
 
-/* Units [lo, hi): the turn's rows of tiles of X, then of dY. */
+/* A turn's parts of WINO_ROWS rows of results. */
+static int64_t wino_parts(const WinoRun *r) {
+    return ceil_div(r->rows, WINO_ROWS / r->p.edge);
+}
+
+/* All parts and blocks of channels of a turn. */
+static int64_t wino_units(const WinoRun *r) {
+    return max64(r->p.channels, r->p.cols) / CHLAST * wino_parts(r);
+}
+
+/* Units [lo, hi): a block of channels, a part. So a thread transforms mostly
+   those channels of X whose sums it computes next. */
 static void wino_turn_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
-    (void)worker;
+    float *window = wino_worker(r, worker);
+    int64_t parts = wino_parts(r), most = WINO_ROWS / p->edge;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t y = i % r->rows;
-        if (i < r->rows)
-            wino_row(r, r->row0 + y, r->tiles + y * p->wide * p->channels);
-        else
-            wino_row_dy(r, r->row0 + y, r->tiles_dy + y * p->wide * p->cols);
+        int64_t y = i % parts * most, n = min64(most, r->rows - y);
+        int64_t channel = i / parts * CHLAST;
+        if (channel < p->x.channels)
+            wino_transform(r, 0, r->row0 + y, n, channel, window,
+                           r->tiles + y * p->wide * p->channels);
+        if (channel < p->x.m)
+            wino_transform(r, 1, r->row0 + y, n, channel, window,
+                           r->tiles_dy + y * p->wide * p->cols);
     }
 }
 
@@ -231,7 +268,7 @@ static void wino_turn_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
-    int64_t channels = p->x.p.channels, m = p->x.p.m;
+    int64_t channels = p->x.channels, m = p->x.m;
     int64_t tiles = r->rows * p->wide;
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
@@ -252,25 +289,25 @@ static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Slices [lo, hi) of the staged turns. One thread computes a whole slice and
+/* Slices [lo, hi) of the turns. One thread computes a whole slice and
    reads its own results: with few channels, exchanging tiles between threads
    takes longer than the multiplications. */
 static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
-    int64_t all = r->images * p->high, turns = ceil_div(all, p->rows);
-    int64_t parts = ceil_div(p->x.p.channels, WINO_CHANNELS);
+    int64_t all = p->x.n * p->high, turns = ceil_div(all, p->rows);
+    int64_t parts = ceil_div(p->x.channels, WINO_CHANNELS);
     WinoRun own = *r;
-    own.tiles = (float *)(void *)(r->workers + (size_t)worker * p->worker);
+    own.tiles = wino_own(r, worker);
     own.tiles_dy = own.tiles + wino_places(p) * p->source;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = turns * i / p->slices, to = turns * (i + 1) / p->slices;
         own.sums = r->sums + i * wino_places(p) * p->weights;
-        own.adds = r->image0 > 0;
+        own.adds = 0;
         for (int64_t t = from; t < to; t++, own.adds = 1) {
             own.row0 = t * p->rows;
             own.rows = min64(p->rows, all - own.row0);
-            wino_turn_work(&own, 0, 2 * own.rows, worker);
+            wino_turn_work(&own, 0, wino_units(&own), worker);
             wino_sum_work(&own, 0, wino_places(p) * parts, worker);
         }
     }
@@ -293,9 +330,9 @@ static void wino_add_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 static void wino_dw_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
-    int64_t channels = p->x.p.channels, m = p->x.p.m;
+    int64_t channels = p->x.channels, m = p->x.m;
     int64_t blocks = ceil_div(channels, CHLAST);
-    float *tap = (float *)(void *)(r->workers + (size_t)worker * p->worker);
+    float *tap = wino_own(r, worker);
     float *line = tap + 9 * CHLAST * VL;
     for (int64_t i = lo; i < hi; i++) {
         int64_t c0 = i % blocks * CHLAST, n0 = i / blocks * VL;
@@ -316,9 +353,7 @@ static void wino_dw_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 static void wino_wgrad_begin(WinoRun *r, void *scratch) {
     const WinoPlan *p = &r->p;
     int64_t tiles = p->rows * p->wide;
-    r->stage = scratch;
-    r->stage_dy = (void *)((char *)scratch + p->x.stage);
-    r->tiles = r->sums = (void *)((char *)r->stage_dy + p->dy.stage);
+    r->tiles = r->sums = scratch;
     r->tiles_dy = r->tiles + wino_places(p) * p->source;
     if (p->slices == 1) r->sums = r->tiles_dy + wino_places(p) * p->sums;
     r->row = (void *)(r->sums + p->slices * wino_places(p) * p->weights);
@@ -327,7 +362,8 @@ static void wino_wgrad_begin(WinoRun *r, void *scratch) {
         r->each[i] = i;
         r->row[i] = i * (int32_t)p->channels;
     }
-    r->workers = (char *)r->tiles + p->other;
+    r->workers = (char *)scratch + p->other;
+    wino_windows(r);
 }
 
 int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
@@ -335,28 +371,19 @@ int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
     WinoRun r = {.call = call};
     WinoPlan *p = &r.p;
     if (!wino_wgrad_plan(conv, kind, p)) return 0;
-    ChlastCall dy = {.src = call->other, .src_dtype = call->other_dtype};
-    int64_t parts = ceil_div(p->x.p.channels, WINO_CHANNELS);
+    int64_t parts = ceil_div(p->x.channels, WINO_CHANNELS);
+    int64_t rows = conv->n * p->high;
     wino_wgrad_begin(&r, scratch);
-    for (; r.image0 < conv->n; r.image0 += r.images) {
-        r.images = min64(p->x.images, conv->n - r.image0);
-        ISA(chlast_stage)(pool, &p->x, call, r.image0, r.images, r.stage);
-        ISA(chlast_stage)(pool, &p->dy, &dy, r.image0, r.images, r.stage_dy);
-        if (p->slices > 1) {
-            pool_run(pool, p->slices, 1, wino_slice_work, &r);
-            continue;
-        }
-        int64_t rows = r.images * p->high;
-        for (r.row0 = 0; r.row0 < rows; r.row0 += p->rows) {
-            r.rows = min64(p->rows, rows - r.row0);
-            r.adds = r.image0 + r.row0 > 0;
-            pool_run(pool, 2 * r.rows, 1, wino_turn_work, &r);
-            pool_run(pool, wino_places(p) * parts, 1, wino_sum_work, &r);
-        }
-    }
-    if (p->slices > 1)
+    if (p->slices > 1) {
+        pool_run(pool, p->slices, 1, wino_slice_work, &r);
         pool_run(pool, wino_places(p) * p->weights / VL, 64, wino_add_work, &r);
-    pool_run(pool, ceil_div(p->x.p.m, VL) * ceil_div(p->x.p.channels, CHLAST),
-             1, wino_dw_work, &r);
+    }
+    for (; p->slices == 1 && r.row0 < rows; r.row0 += p->rows, r.adds = 1) {
+        r.rows = min64(p->rows, rows - r.row0);
+        pool_run(pool, wino_units(&r), 1, wino_turn_work, &r);
+        pool_run(pool, wino_places(p) * parts, 1, wino_sum_work, &r);
+    }
+    pool_run(pool, ceil_div(p->x.m, VL) * ceil_div(p->x.channels, CHLAST), 1,
+             wino_dw_work, &r);
     return 1;
 }
