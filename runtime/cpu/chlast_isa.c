@@ -91,7 +91,8 @@ INLINE void pack_weights_as(const ChlastRun *r, const ChlastWeights *s,
     }
 }
 
-/* Units [lo, hi): a group of columns and a block of channels. */
+/* Units [lo, hi): a group of columns, which the same thread multiplies, and a
+   block of channels. */
 static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ChlastRun *r = ctx;
     const ChlastPlan *c = &r->c;
@@ -101,7 +102,7 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     if (c->p.dgrad) s = (ChlastWeights){c->p.taps, c->p.m * c->p.taps, order};
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t n0 = i % r->groups * c->cols, b = i / r->groups;
+        int64_t n0 = i / c->cblocks * c->cols, b = i % c->cblocks;
         int64_t n = min64(c->cols, c->p.m - n0);
         if (c->p.taps == 1) { /* a plain matrix */
             int64_t k0 = b * c->cb, k = c->p.cs, from = k0 * c->per * s.channel;

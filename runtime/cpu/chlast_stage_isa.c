@@ -96,7 +96,7 @@ INLINE void stage_image_as(const ChlastRun *r, int dtype, int per,
 }
 
 void ISA(chlast_stage_unit)(const ChlastRun *r, int64_t unit) {
-    int64_t image = unit % r->images, b = unit / r->images;
+    int64_t image = unit / r->c.cblocks, b = unit % r->c.cblocks;
     int dtype = r->call->src_dtype;
     if (dtype == AMPC_F32)
         stage_image_as(r, AMPC_F32, 1, image, b);

@@ -49,7 +49,7 @@ static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     for (int64_t i = lo; i < hi; i++) {
         if (i < x_units) {
             ISA(chlast_stage_unit)(r, i);
-            if (c->p.pairs) stage_pairs(r, i % r->images, i / r->images);
+            if (c->p.pairs) stage_pairs(r, i / c->cblocks, i % c->cblocks);
             continue;
         }
         int64_t image = (i - x_units) / pieces,
