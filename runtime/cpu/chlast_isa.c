@@ -16,57 +16,97 @@ typedef struct ChlastWeights {
     const int32_t *order; /* tap's number in the sub-problem, or -1 */
 } ChlastWeights;
 
-/* The even channel is in the low half of a pair. */
-INLINE void pack_put(float *to, vt v, int per, int64_t channel) {
-    if (per == 1)
-        store_vt(to, v);
-    else if (channel % 2 == 0)
-        store_vt(to, lower_vt(v));
-    else
-        store_vt(to, join_vt(load_vt(to, AMPC_F32), v));
+/* The weights that are read next: processors do not guess where they are. */
+INLINE void pack_fetch(const char *p, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-INLINE void pack_put1(float *to, float x, int per, int64_t channel) {
-    u1_any *pair = (void *)to;
-    if (per == 1)
-        *to = x;
-    else if (channel % 2 == 0)
-        *pair = half_bits(x) >> 16;
-    else
-        *pair |= half_bits(x);
+/* Weights of some columns and elements of a block. Each element has `run`
+   weights that follow one another, of tap 0 first; those of a pair have
+   companions `odd` behind them, or none if odd is 0. */
+typedef struct PackRun {
+    const ChlastWeights *s;
+    const void *w;
+    int64_t from;         /* the first column's of the first element */
+    int64_t element, end; /* of a block of nc */
+    int64_t nc, taps, run, odd;
+} PackRun;
+
+/* TB weights of a column. */
+INLINE vt pack_load(const PackRun *p, int dtype, int per, int64_t i) {
+    vt v = load_vt(at(p->w, dtype, i), dtype);
+    if (per == 1) return v;
+    v = lower_vt(v);
+    return p->odd ? join_vt(v, load_vt(at(p->w, dtype, i + p->odd), dtype)) : v;
 }
 
-/* `run` weights of each of cols columns, from (channel, tap 0) on: weight q
-   belongs to tap q % taps, channel + q / taps of the block of nc elements. */
-INLINE void pack_run(const ChlastRun *r, const ChlastWeights *s, int dtype,
-                     int per, float *dst, int64_t pw, int64_t from, int64_t run,
-                     int64_t channel, int64_t nc, int64_t cols) {
-    int64_t taps = r->c.p.taps, j = 0;
-    const void *w = r->call->other;
-    for (; run >= TB && j + TB <= cols; j += TB)
-        for (int64_t q0 = 0, q = 0; q0 < run; q0 += TB) {
-            vt v[TB];
-            q = min64(q0, run - TB);
-            for (int i = 0; i < TB; i++)
-                v[i] =
-                    load_vt(at(w, dtype, from + (j + i) * s->col + q), dtype);
-            transpose_registers(v);
-            int64_t tap = q % taps, c = channel + q / taps;
-            for (int i = 0; i < TB; i++) {
-                if (s->order[tap] >= 0 && q + i >= q0)
-                    pack_put(dst + (s->order[tap] * nc + c / per) * pw + j,
-                             v[i], per, c);
-                if (++tap == taps) tap = 0, c++;
-            }
+INLINE float pack_load1(const PackRun *p, int dtype, int per, int64_t i) {
+    float x = load1(p->w, dtype, i);
+    uint32_t pair = half_bits(x) >> 16;
+    if (per == 1) return x;
+    if (p->odd) pair |= half_bits(load1(p->w, dtype, i + p->odd));
+    memcpy(&x, &pair, sizeof x);
+    return x;
+}
+
+/* Weights from q on of columns [j, end), one by one; zeros from `cols` on. */
+INLINE void pack_few(const PackRun *p, int dtype, int per, float *dst,
+                     int64_t pw, int64_t q, int64_t j, int64_t end,
+                     int64_t cols) {
+    for (; q < p->run; q++) {
+        int64_t tap = p->s->order[q % p->taps], c = p->element + q / p->taps;
+        float *to = dst + (tap * p->nc + c) * pw;
+        for (int64_t i = j; tap >= 0 && i < end; i++)
+            to[i] = i < cols
+                        ? pack_load1(p, dtype, per, p->from + i * p->s->col + q)
+                        : 0.0f;
+    }
+}
+
+/* The weights of TB columns. */
+INLINE void pack_block(const PackRun *p, int dtype, int per, float *dst,
+                       int64_t pw, int64_t j) {
+    enum { FEW = 2 };
+    int64_t step = p->s->col, from = p->from + j * step;
+    for (int64_t q0 = 0; q0 < p->run; q0 += TB) {
+        if (q0 && p->run - q0 <= FEW) {
+            pack_few(p, dtype, per, dst, pw, q0, j, j + TB, j + TB);
+            break;
         }
-    for (; j < pw; j++)
-        for (int64_t q = 0; q < run; q++) {
-            int64_t tap = q % taps, c = channel + q / taps;
-            if (s->order[tap] < 0) continue;
-            pack_put1(dst + (s->order[tap] * nc + c / per) * pw + j,
-                      j < cols ? load1(w, dtype, from + j * s->col + q) : 0.0f,
-                      per, c);
+        vt v[TB];
+        int64_t q = min64(q0, p->run - TB), tap = q % p->taps;
+        int64_t c = p->element + q / p->taps;
+        for (int i = 0; i < TB; i++)
+            v[i] = pack_load(p, dtype, per, from + i * step + q);
+        transpose_registers(v);
+        for (int i = 0; i < TB; i++) {
+            int64_t to = p->s->order[tap];
+            if (to >= 0 && q + i >= q0)
+                store_vt(dst + (to * p->nc + c) * pw + j, v[i]);
+            if (++tap == p->taps) tap = 0, c++;
         }
+    }
+}
+
+/* The columns of a panel, TB at a time. */
+INLINE void pack_panel(const PackRun *all, int dtype, int per, float *dst,
+                       int64_t pw, int64_t channels, int64_t cols) {
+    int64_t channel = all->s->channel, next = TB * all->s->col;
+    int64_t whole = all->run < TB ? 0 : cols / TB * TB;
+    for (int64_t j = 0; j < pw; j += j < whole ? TB : pw) {
+        PackRun p = *all;
+        for (; p.element < p.end; p.element++, p.from += per * channel) {
+            p.odd = per * p.element + 1 < channels ? channel : 0;
+            if (j < whole)
+                pack_block(&p, dtype, per, dst, pw, j);
+            else
+                pack_few(&p, dtype, per, dst, pw, 0, j, pw, cols);
+        }
+        for (int i = 0; channel == p.taps && i < TB; i++)
+            pack_fetch(
+                at(p.w, dtype, all->from + j * p.s->col + next + i * p.s->col),
+                channels * channel * dtype_size(dtype));
+    }
 }
 
 INLINE void pack_weights_as(const ChlastRun *r, const ChlastWeights *s,
@@ -77,17 +117,28 @@ INLINE void pack_weights_as(const ChlastRun *r, const ChlastWeights *s,
     int64_t k = c->p.cs * r->sub.taps, k0 = b * c->cb * r->sub.taps;
     int64_t n = min64(c->cols, c->p.m - n0), left = ceil_div(n, VL);
     int64_t first = n0 * s->col + b * c->cb * per * s->channel;
+    int rows = s->channel == taps; /* a column's weights follow one another, */
+    int one = rows && per == 1;    /* and are one run */
+    int64_t elements = ceil_div(channels, per);
     for (int64_t j = 0, w; j < n; j += w * VL, left -= w) {
         w = panel_width(c->kind, left);
         int64_t cols = min64(w * VL, n - j), from = first + j * s->col;
         float *dst = (float *)r->w + (n0 + j) * k + k0 * w * VL;
         if (channels < nc * per) chlast_zero(dst, r->sub.taps * nc * w * VL);
-        if (s->channel == taps)
-            pack_run(r, s, dtype, per, dst, w * VL, from, channels * taps, 0,
-                     nc, cols);
-        for (int64_t i = 0; s->channel != taps && i < channels; i++)
-            pack_run(r, s, dtype, per, dst, w * VL, from + i * s->channel, taps,
-                     i, nc, cols);
+        for (int64_t i = 0; i < elements; i += rows ? elements : 1) {
+            PackRun p = {.s = s,
+                         .w = r->call->other,
+                         .from = from + i * per * s->channel,
+                         .element = i,
+                         .end = rows && !one ? elements : i + 1,
+                         .nc = nc,
+                         .taps = taps,
+                         .run = one ? channels * taps : taps};
+            if (!rows)
+                pack_fetch(at(p.w, dtype, p.from + 2 * per * s->channel),
+                           cols * taps * dtype_size(dtype));
+            pack_panel(&p, dtype, per, dst, w * VL, channels, cols);
+        }
     }
 }
 
@@ -135,6 +186,15 @@ static int64_t chlast_used(const uint64_t *inside, const int32_t *at, int64_t n,
     return used;
 }
 
+/* Fetches a part of the panel that is multiplied next, while results i .. of n
+   are. */
+INLINE void chlast_fetch(const float *next, int64_t floats, int64_t i,
+                         int64_t n) {
+    int64_t end = floats * min64(i + MR, n) / n;
+    for (int64_t at = floats * i / n; SIMD_FETCHES && at < end; at += VL)
+        __builtin_prefetch(next + at, 0, 2);
+}
+
 /* acc[n][ld] = the results for the item's points and columns. */
 static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                             int64_t first, int64_t n, int64_t n0, int64_t m) {
@@ -160,8 +220,11 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
             t.w = r->w + (n0 + j) * k + k0 * w * VL;
             t.w_step = w * VL;
             t.c = acc + j;
+            const float *next = t.w + k * w * VL; /* equally wide */
             for (int64_t i = 0; i < n; i += MR) {
                 int64_t rows = min64(MR, n - i);
+                if (j + w * VL < m)
+                    chlast_fetch(next, t.channels * t.taps * w * VL, i, n);
                 t.at = order + i;
                 if (c->skips)
                     t.used = chlast_used(r->inside + all, t.at, rows, tap);
