@@ -129,7 +129,8 @@ int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
         parts++;
     int64_t rows = kind == TILE_AMX ? BLOCK_TALL : BLOCK_ROWS;
     p->block = ceil_div(ceil_div(p->count, blocks), rows) * rows;
-    p->cols = ceil_div(ceil_div(m, parts), CHLAST_PAD) * CHLAST_PAD;
+    /* equal groups for threads, else whole panels */
+    p->cols = round_up(ceil_div(m, parts), want > 1 ? BLOCK_COLS : CHLAST_PAD);
     p->kc = max64(1, CHLAST_KC / (p->cb * p->p.taps));
     /* Rows of panels are whole vectors; each sub-problem has its own. */
     p->other = chlast_floats(p->p.cs * p->p.taps * ceil_div(m, BLOCK_COLS) *
