@@ -18,6 +18,10 @@ enum {
     GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands in a block */
     GEMM_AGAIN = 8,             /* packing A that often is cheaper than a round
                                    of threads */
+    GEMM_OWN_THREADS = 4,    /* a worker packs for itself what all read if they
+                                are that few, */
+    GEMM_OWN_MAX = 1 << 18,  /* if it has at most so many elements,           */
+    GEMM_OWN_REUSE = 192,    /* and each is read for so many rows or columns  */
     GEMM_KEPT_ROWS = 512,    /* from here on, packing B takes a few percent */
     GEMM_SPLIT_MIN = 1024,   /* smallest k of a slice */
     GEMM_SPLIT_TILES = 16,   /* enough tiles to work without slices */
@@ -113,6 +117,14 @@ static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
     }
 }
 
+/* Nonzero: it pays that every worker packs an operand of `length` rows or
+   columns, of which each meets `other` columns or rows. */
+static int block_gemm_own(const GemmBlocks *p, int threads, int64_t length,
+                          int64_t other) {
+    return threads > 1 && threads <= GEMM_OWN_THREADS &&
+           length * p->k <= GEMM_OWN_MAX && other / threads >= GEMM_OWN_REUSE;
+}
+
 static int64_t block_gemm_batch(const LibGemm *g) {
     int64_t batch = 1;
     for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
@@ -150,10 +162,12 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
     int64_t ma = round_up(g->m, rows), nb = round_up(g->n, BLOCK_COLS);
     int single = p->batch == 1 && g->m > BLOCK_ROWS &&
                  p->k <= GEMM_PREPACK_MAX / (ma + nb);
-    p->columns = !keeps && single &&
-                 (g->m <= GEMM_COLUMNS_ROWS || b == GEMM_B_MADE) &&
+    int made = b == GEMM_B_MADE;
+    int by_rows = !made && g->m > g->n && block_gemm_own(p, threads, nb, g->m);
+    p->columns = !keeps && single && !by_rows &&
+                 (g->m <= GEMM_COLUMNS_ROWS || made) &&
                  g->n / threads >= GEMM_COLUMNS_MIN;
-    p->prepack = keeps || (single && !p->columns && b != GEMM_B_MADE);
+    p->prepack = keeps || (single && !p->columns && !made);
     block_gemm_split(g, tiles, p);
     if (p->columns)
         block_gemm_columns(g, rows, threads, p);
@@ -168,6 +182,10 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
     int64_t again = tiles || p->columns ? 1 : GEMM_AGAIN;
     p->a_whole =
         (p->prepack || p->columns) && p->nblocks > again && !p->a_as_is;
+    if (!keeps && p->nsplit == 1)
+        p->own = p->prepack
+                     ? !p->a_whole && block_gemm_own(p, threads, nb, g->m)
+                     : p->a_whole && block_gemm_own(p, threads, ma, g->n);
     if (!p->a_as_is) p->a = block_floats(p->a_whole ? ma * p->k : mc * p->kc);
     if (!keeps)
         p->b = block_floats(p->prepack   ? nb * p->k
@@ -178,13 +196,25 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
 }
 
+size_t block_shared_a(const GemmBlocks *p) {
+    return p->a_whole && !p->own ? p->a : 0;
+}
+
+size_t block_shared_b(const GemmBlocks *p) {
+    return p->prepack && !p->own ? p->b : 0;
+}
+
+size_t block_worker(const GemmBlocks *p) {
+    return p->a - block_shared_a(p) + p->b - block_shared_b(p) + BLOCK_LINE +
+           p->acc;
+}
+
 static size_t block_gemm_bytes(const LibGemm *g, int kind, int threads,
                                GemmB b) {
     GemmBlocks p;
     block_gemm(g, kind, threads, b, &p);
-    size_t workers = (size_t)threads;
-    return p.partial + workers * p.acc + p.a * (p.a_whole ? 1 : workers) +
-           p.b * (p.prepack ? 1 : workers);
+    return p.partial + block_shared_a(&p) + block_shared_b(&p) +
+           (size_t)threads * block_worker(&p);
 }
 
 /* Bytes for panels of elements or, if larger, for panels of bf16 pairs. */

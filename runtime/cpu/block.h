@@ -16,7 +16,8 @@ enum {
     BLOCK_COLS = 16,
     BLOCK_LANES = 16,
     BLOCK_TALL = 32,
-    BLOCK_UNIT = 16
+    BLOCK_UNIT = 16,
+    BLOCK_LINE = 64 /* bytes */
 };
 
 /* Contents of panels, and how they are multiplied: fp32; pairs of bf16 with
@@ -44,7 +45,10 @@ void cpu_bf16_dot_force(int how);
    all rows and packs its own columns of B (`columns`), and A is packed first if
    many items read the same part (`a_whole`); or each item packs the blocks that
    it needs. Kept panels of B are whole and are not in scratch memory. A is
-   not packed if tiles can read it in place (`a_as_is`). */
+   not packed if tiles can read it in place (`a_as_is`). With few threads, what
+   all items read is packed by every worker for itself (`own`): panels that one
+   core writes and another reads cost more between cores without a common
+   cache. */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
     int64_t k;          /* length of panels: elements or pairs */
@@ -53,8 +57,8 @@ typedef struct GemmBlocks {
     int64_t nsplit, ksplit; /* slices of k, and the length of each           */
     int64_t items;          /* batch * nsplit * nblocks, or * mblocks        */
     int64_t grain;          /* number of items worth one hand-over */
-    int prepack, columns, a_whole, a_as_is;
-    size_t a, b;    /* bytes: shared if B is packed whole, else per worker */
+    int prepack, columns, a_whole, a_as_is, own;
+    size_t a, b;    /* bytes of panels */
     size_t acc;     /* bytes per worker                              */
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
@@ -65,6 +69,15 @@ typedef enum GemmB { GEMM_B_READ, GEMM_B_KEPT, GEMM_B_MADE } GemmB;
 
 void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
                 GemmBlocks *p);
+
+/* Bytes of panels of A and of B that all workers share; 0 if each has its
+   own. */
+size_t block_shared_a(const GemmBlocks *p);
+size_t block_shared_b(const GemmBlocks *p);
+
+/* Bytes of one worker: its panels, a line that says what it has packed, and
+   accumulators. */
+size_t block_worker(const GemmBlocks *p);
 
 /* The product with a quantized weight, as if its matrix had the dtype of A. */
 LibGemm gemm_of_quantized(const LibGemmQuantized *p);

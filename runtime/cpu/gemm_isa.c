@@ -6,10 +6,10 @@
    finished strip of columns to the epilogue.  Rows of A that tiles can read in
    place are not packed. For a single matrix, B is packed whole by a separate
    round, once if it is kept, and so is A if many items read the same part of
-   it. With few hundred rows an item has all rows and packs its own columns of
-   B. Otherwise, in a batch or for huge matrices, items pack the blocks they
-   need. With slices of k the panels go to `partial` first and a last round adds
-   them in order.
+   it; with few threads each worker packs it for itself instead. With few
+   hundred rows an item has all rows and packs its own columns of B. Otherwise,
+   in a batch or for huge matrices, items pack the blocks they need. With slices
+   of k the panels go to `partial` first and a last round adds them in order.
 
    With few rows nothing is packed (gemm_few_isa.c).
 
@@ -251,30 +251,72 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
     } while (k < it->k1);
 }
 
-/* Rows of A, or the packed panels of the worker or of all. */
-static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
+/* The memory of one worker. */
+typedef struct GemmWorker {
+    float *a, *b, *acc;
+    int64_t *packed; /* nonzero: it has packed what all items read */
+} GemmWorker;
+
+static GemmWorker gemm_worker(const GemmRun *r, int worker) {
     const GemmBlocks *p = &r->p;
-    size_t a = p->a_whole ? 0 : p->a, b = p->prepack ? 0 : p->b;
-    char *own = r->workers + (size_t)worker * (a + b + p->acc);
-    it->acc = (float *)(void *)(own + a + b);
-    it->lda = r->kind == TILE_WIDENED ? r->g->a_rs : r->g->a_rs / 2;
-    it->rows = (const float *)it->a.p + it->m0 * it->lda;
-    it->pa = p->a_whole ? r->packed_a + it->m0 * r->p.k : (float *)(void *)own;
-    it->pb =
-        p->prepack ? r->packed_b + it->n0 * r->p.k : (float *)(void *)(own + a);
+    char *own = r->workers + (size_t)worker * block_worker(p);
+    GemmWorker w = {.packed = (int64_t *)(void *)own};
+    own += BLOCK_LINE;
+    w.a = (float *)(void *)own;
+    own += p->a - block_shared_a(p);
+    w.b = (float *)(void *)own;
+    w.acc = (float *)(void *)(own + p->b - block_shared_b(p));
+    return w;
 }
 
+/* Rows of A, or the packed panels of the worker or of all. */
+static void gemm_buffers(const GemmRun *r, GemmItem *it, const GemmWorker *w) {
+    const GemmBlocks *p = &r->p;
+    it->acc = w->acc;
+    it->lda = r->kind == TILE_WIDENED ? r->g->a_rs : r->g->a_rs / 2;
+    it->rows = (const float *)it->a.p + it->m0 * it->lda;
+    it->pa = w->a;
+    if (p->a_whole) it->pa = (p->own ? w->a : r->packed_a) + it->m0 * p->k;
+    it->pb = w->b;
+    if (p->prepack) it->pb = (p->own ? w->b : r->packed_b) + it->n0 * p->k;
+}
+
+/* A block of columns of B, k elements from k0 on, to its place in `packed`. */
+static void gemm_pack_columns(const GemmRun *r, float *packed, int64_t block,
+                              int64_t k0, int64_t k) {
+    int64_t n0 = block * r->p.nc;
+    gemm_pack_b(r, packed + n0 * r->p.k, gemm_source(r, 1, 0), n0,
+                min64(r->p.nc, r->g->n - n0), 0, k0, k, r->p.k);
+}
+
+/* What all items read, packed by a worker for itself. */
+static void gemm_pack_own(const GemmRun *r, const GemmWorker *w) {
+    if (*w->packed) return;
+    *w->packed = 1;
+    if (r->p.a_whole)
+        gemm_pack_a(r, w->a, gemm_source(r, 0, 0), 0, r->g->m, 0, r->p.k);
+    else
+        for (int64_t i = 0; i < r->p.nblocks; i++)
+            gemm_pack_columns(r, w->b, i, 0, r->p.k);
+}
+
+/* Items go row by row: a worker writes rows whose operands it wrote itself. If
+   B is packed by columns, they go column by column. */
 static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
+    GemmWorker w = gemm_worker(r, worker);
     if (on_tiles(r->kind)) amx_begin();
+    if (r->p.own) gemm_pack_own(r, &w);
     int64_t high = r->p.columns ? r->p.mblocks : 1;
     for (int64_t i = lo * high; i < hi * high; i++) {
         GemmItem it;
-        int64_t rest = i / r->p.mblocks;
-        it.m0 = i % r->p.mblocks * r->p.mc;
-        it.n0 = rest % r->p.nblocks * r->p.nc;
-        rest /= r->p.nblocks;
+        int64_t inner = r->p.columns ? r->p.mblocks : r->p.nblocks;
+        int64_t outer = r->p.columns ? r->p.nblocks : r->p.mblocks;
+        int64_t at_inner = i % inner, rest = i / inner, at_outer = rest % outer;
+        it.m0 = (r->p.columns ? at_inner : at_outer) * r->p.mc;
+        it.n0 = (r->p.columns ? at_outer : at_inner) * r->p.nc;
+        rest /= outer;
         it.slice = rest % r->p.nsplit;
         it.batch = rest / r->p.nsplit;
         it.m = min64(r->p.mc, g->m - it.m0);
@@ -283,7 +325,7 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         it.k1 = min64(it.k0 + r->p.ksplit, r->p.k);
         it.a = gemm_source(r, 0, it.batch);
         it.b = gemm_source(r, 1, it.batch);
-        gemm_buffers(r, &it, worker);
+        gemm_buffers(r, &it, &w);
         if (r->p.columns && it.m0 == 0)
             gemm_pack_b(r, it.pb, it.b, it.n0, it.n, 0, it.k0, it.k1 - it.k0,
                         r->p.k);
@@ -308,17 +350,14 @@ static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     int64_t pieces = ceil_div(r->p.k, GEMM_PACK_K);
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
-        PackSrc s = gemm_source(r, i >= a_units, 0);
         if (i < a_units) {
             int64_t m0 = i * GEMM_PACK_ROWS;
-            gemm_pack_a(r, r->packed_a + m0 * r->p.k, s, m0,
+            gemm_pack_a(r, r->packed_a + m0 * r->p.k, gemm_source(r, 0, 0), m0,
                         min64(GEMM_PACK_ROWS, g->m - m0), 0, r->p.k);
         } else {
             int64_t k0 = (i - a_units) % pieces * GEMM_PACK_K;
-            int64_t n0 = (i - a_units) / pieces * r->p.nc;
-            gemm_pack_b(r, r->packed_b + n0 * r->p.k, s, n0,
-                        min64(r->p.nc, g->n - n0), 0, k0,
-                        min64(GEMM_PACK_K, r->p.k - k0), r->p.k);
+            gemm_pack_columns(r, r->packed_b, (i - a_units) / pieces, k0,
+                              min64(GEMM_PACK_K, r->p.k - k0));
         }
     }
 }
@@ -413,11 +452,14 @@ static void gemm_run(AmpcPool *pool, GemmRun *r, GemmB b, void *scratch,
         ISA(gemm_few)(pool, r);
         return;
     }
-    if (r->p.prepack || r->p.a_whole) {
+    if (r->p.own) {
+        for (int i = 0; i < pool_threads(pool); i++)
+            *gemm_worker(r, i).packed = 0;
+    } else if (r->p.prepack || r->p.a_whole) {
         r->packed_a = (float *)(void *)r->workers;
-        r->workers += r->p.a_whole ? r->p.a : 0;
+        r->workers += block_shared_a(&r->p);
         r->packed_b = kept ? kept->memory : (float *)(void *)r->workers;
-        r->workers += r->p.prepack ? r->p.b : 0;
+        r->workers += block_shared_b(&r->p);
         gemm_prepack(pool, r, kept && kept->made);
         if (kept) kept->made = 1;
     }
