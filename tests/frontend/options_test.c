@@ -36,8 +36,24 @@ void options_dump(const Options *o, StrBuf *sb) {
     INT(precision), INT(f8_products), INT(half_model), INT(keep_batchnorm),
         INT(master_weights);
     INT(placement), INT(fp16_residuals), REAL(residuals), INT(wide_head),
-        INT(remat), INT(remat_bytes), INT(keep_f8), INT(logit_rows),
-        INT(objectives.len);
+        INT(remat), INT(keep_f8), INT(logit_rows), INT(objectives.len);
+    if (o->remat == REMAT_BYTES) INT(remat_bytes);
+    INT(factors), INT(frozen_dtype), REAL(max_error[ERROR_LOSS]),
+        REAL(max_error[ERROR_GRADIENT]);
+    for (int i = 0; i < o->calibrate.len; i++)
+        sb_printf(sb, "calibrate %d=%s\n", i, o->calibrate.data[i]);
+    for (int i = 0; i < o->max_trips.len; i++)
+        sb_printf(sb, "trips %d=%s %lld\n", i, text(o->max_trips.data[i].glob),
+                  (long long)o->max_trips.data[i].most);
+    for (int i = 0; i < o->set_inputs.len; i++) {
+        const InputValue *x = &o->set_inputs.data[i];
+        sb_printf(sb, "set %d=%s", i, x->name);
+        for (int k = 0; k < x->numbers.len; k++)
+            sb_printf(sb, " %.17g %d %lld", x->numbers.data[k].real,
+                      x->numbers.data[k].is_whole,
+                      (long long)x->numbers.data[k].whole);
+        sb_puts(sb, "\n");
+    }
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
@@ -308,6 +324,21 @@ const OptionRow options_settings[] = {
     {"--f8-scales", "block", "f8_scales=2"},
     {"--keep", "same", ""},
     {"--keep", "f8", "keep_f8=1"},
+    {"--frozen-dtype", "bf16", "frozen_dtype=1"},
+    {"--frozen-dtype", "int8", "frozen_dtype=2"},
+    {"--frozen-dtype", "int4", "frozen_dtype=3"},
+    {"--frozen-dtype", "nf4", "frozen_dtype=4"},
+    {"--matmul-precision", "highest", ""},
+    {"--matmul-precision", "high", "factors=1"},
+    {"--matmul-precision", "medium", "factors=2"},
+    {"--max-loss-error", "0.5", "max_error[ERROR_LOSS]=0.5"},
+    {"--max-gradient-error", "0.25", "max_error[ERROR_GRADIENT]=0.25"},
+    {"--calibrate", "x=f", "calibrate 0=x=f"},
+    {"--max-trips", "7", "trips 0=- 7"},
+    {"--max-trips", "a=b*=4096", "trips 0=a=b* 4096"},
+    {"--set", "x=2", "set 0=x 2 1 2"},
+    {"--set", "a=b=-1,1e3,9007199254740993",
+     "set 0=a=b -1 1 -1 1000 1 1000 9007199254740992 1 9007199254740993"},
     {"--gradient-dtype", "fp32", ""},
     {"--gradient-dtype", "bf16", "gradient_dtype=bf16"},
     {"--state-dtype", "fp32", ""},
@@ -336,6 +367,7 @@ const OptionRow options_settings[] = {
     {"--batchnorm", "frozen", "batchnorm_frozen.len=1; frozen 0=*"},
     {"--batchnorm", "frozen:a*", "batchnorm_frozen.len=1; frozen 0=a*"},
     {"--dropout", "off", "dropout=0"},
+    {"--dropout", "on", ""},
     {"--accept-folded", NULL, "accept_folded=1"},
     {"--target", "cpu",
      "targets.len=4; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -; "
@@ -382,6 +414,22 @@ const OptionRow options_settings[] = {
 };
 const int options_nsetting = sizeof options_settings / sizeof *options_settings;
 
+/* The compiler's options: what they are in options.def, and their values. */
+static const struct {
+    const char *name, *kind, *value;
+} of_compiler[] = {
+#define COMPILE(flag, kind, what, resume, value, preset, text)                 \
+    {flag, #kind, value},
+#include "frontend/cli/options.def"
+};
+
+static bool given_once(const char *option) {
+    size_t i = 0;
+    while (strcmp(of_compiler[i].name, option) != 0) i++;
+    return !strcmp(of_compiler[i].kind, "SETTER") ||
+           !strcmp(of_compiler[i].kind, "PATH");
+}
+
 /* Options in a text, then on the command line, which takes precedence. */
 static const struct {
     const char *option, *text, *line;
@@ -401,31 +449,66 @@ static const struct {
     {"--batch-sizes", "1,2", "3"},
 };
 
+static void check_wins(const char *option, const char *text, const char *line) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options both, alone;
+    StrBuf got = {0}, want = {0};
+    bool used;
+    options_init(&both, a);
+    options_init(&alone, a);
+    CHECK_EQ_INT(options_set(&both, &d, option, text, &used), OK);
+    options_second_source(&both);
+    CHECK_EQ_INT(options_set(&both, &d, option, line, &used), OK);
+    CHECK_EQ_INT(options_set(&alone, &d, option, line, &used), OK);
+    options_dump(&both, &got);
+    options_dump(&alone, &want);
+    CHECK_MSG(!strcmp(got.data, want.data), "%s %s, then %s", option, text,
+              line);
+    sb_free(&got);
+    sb_free(&want);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+/* Also every two values of an option that may be given once. */
 TEST_CASE(options, the_command_line_wins) {
-    for (size_t i = 0; i < sizeof said_twice / sizeof *said_twice; i++) {
-        const char *option = said_twice[i].option;
-        Arena *a = arena_new();
-        Diag d = {0};
-        Options o, line;
-        StrBuf got = {0}, want = {0};
-        bool used;
-        options_init(&o, a);
-        options_init(&line, a);
-        CHECK_EQ_INT(options_set(&o, &d, option, said_twice[i].text, &used),
-                     OK);
-        options_second_source(&o);
-        CHECK_EQ_INT(options_set(&o, &d, option, said_twice[i].line, &used),
-                     OK);
-        CHECK_EQ_INT(options_set(&line, &d, option, said_twice[i].line, &used),
-                     OK);
-        options_dump(&o, &got);
-        options_dump(&line, &want);
-        CHECK_MSG(!strcmp(got.data, want.data), "%s %s, then %s", option,
-                  said_twice[i].text, said_twice[i].line);
-        sb_free(&got);
-        sb_free(&want);
-        sb_free(&d.text);
-        arena_free(a);
+    for (size_t i = 0; i < sizeof said_twice / sizeof *said_twice; i++)
+        check_wins(said_twice[i].option, said_twice[i].text,
+                   said_twice[i].line);
+    int pairs = 0;
+    for (int i = 0; i < options_nsetting; i++)
+        for (int k = 0; k < options_nsetting; k++) {
+            const OptionRow *text = &options_settings[i],
+                            *line = &options_settings[k];
+            if (!given_once(text->option) ||
+                strcmp(text->option, line->option) != 0)
+                continue;
+            check_wins(text->option, text->value, line->value);
+            pairs++;
+        }
+    CHECK(pairs > 500);
+}
+
+/* Each option has a row above, and so has each of its words, as in
+   "fp32|bf16". */
+TEST_CASE(options, every_word_is_tried) {
+    for (size_t i = 0; i < sizeof of_compiler / sizeof *of_compiler; i++) {
+        const char *option = of_compiler[i].name, *word = of_compiler[i].value;
+        if (!word ||
+            word[strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789|:")])
+            word = ""; /* other values, or none */
+        for (; word; word = strchr(word, '|') ? strchr(word, '|') + 1 : NULL) {
+            size_t n = strcspn(word, "|");
+            int rows = 0;
+            for (int k = 0; k < options_nsetting; k++) {
+                const OptionRow *r = &options_settings[k];
+                rows += !strcmp(r->option, option) &&
+                        (!n || (r->value && strlen(r->value) == n &&
+                                !strncmp(r->value, word, n)));
+            }
+            CHECK_MSG(rows > 0, "no row for %s %.*s", option, (int)n, word);
+        }
     }
 }
 
