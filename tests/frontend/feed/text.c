@@ -128,6 +128,38 @@ TEST_CASE(tokens, a_text_has_a_vocabulary) {
     }
 }
 
+/* Tokens are copied in parts. */
+TEST_CASE(tokens, texts_of_any_length) {
+    enum { PART = 4096 };
+    static const int lengths[] = {1,        2,        PART - 1,     PART,
+                                  PART + 1, PART + 2, 2 * PART + 1, 5 * PART};
+    REQUIRE(test_write_file(test_tmp("v"), "b\na\nc\n", 6));
+    ArrayPick pick = {
+        .input = "x", .integers = true, .vocabulary = test_tmp("v")};
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
+        for (int shift = 0; shift < 2; shift++) {
+            int n = lengths[k], wrong = 0;
+            Diag d = {0};
+            Array a;
+            char *text = malloc((size_t)n);
+            uint32_t *got = malloc((size_t)n * sizeof *got);
+            for (int i = 0; i < n; i++) text[i] = "abc"[i * i / 7 % 3];
+            REQUIRE(test_write_file(test_tmp("t.txt"), text, (size_t)n));
+            pick.part = shift ? "+1" : NULL;
+            REQUIRE(array_open(&d, test_tmp("t.txt"), &pick, &a) == OK);
+            CHECK_EQ_INT(a.count, n - 1);
+            REQUIRE(array_get(&d, "t.txt", &a, 0, n - 1, got) == OK);
+            for (int i = 0; i < n - 1; i++)
+                wrong += got[i] !=
+                         (uint32_t)(strchr("bac", text[i + shift]) - "bac");
+            CHECK_MSG(!wrong, "%d tokens, shift %d: %d are wrong", n, shift,
+                      wrong);
+            array_close(&a);
+            free(text);
+            free(got);
+        }
+}
+
 TEST_CASE(tokens, widths_shifts_and_headers) {
     uint16_t narrow[5] = {10, 11, 12, 13, 14};
     uint32_t wide[4] = {70000, 70001, 70002, 70003};
