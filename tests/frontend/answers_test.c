@@ -79,6 +79,17 @@ static int log_numbers(const char *log, const char *word, double *x, int most) {
     return n;
 }
 
+/* The steps of the lines of a log that have the word. */
+static void steps_of(const char *log, const char *word, double *step,
+                     int most) {
+    const char *p = log;
+    for (int n = 0; n < most && (p = strstr(p, word)); n++, p++) {
+        const char *at = p;
+        while (at > log && strncmp(at, "\"step\":", 7) != 0) at--;
+        step[n] = strtod(at + 7, NULL);
+    }
+}
+
 /* The numbers in brackets behind p, up to the next ']'. */
 static int list_numbers(const char *p, double *x, int most) {
     int n = 0;
@@ -93,7 +104,7 @@ static int list_numbers(const char *p, double *x, int most) {
 static void check_curve(const char *page, const char *tag, const char *log,
                         const char *word, int steps) {
     char want[60];
-    double x[20], y[20], at[20];
+    double x[20], y[20], at[20], step[20];
     snprintf(want, sizeof want, "{\"tag\":\"%s\",\"steps\":[", tag);
     const char *curve = strstr(page, want);
     if (!CHECK_MSG(curve != NULL, "%d steps: no curve %s", steps, tag)) return;
@@ -107,6 +118,11 @@ static void check_curve(const char *page, const char *tag, const char *log,
                    "numbers on the page",
                    steps, tag, n, m, k))
         return;
+    steps_of(log, word, step, 20);
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(at[i] == step[i],
+                  "%d steps: %s: number %d is of step %g, on the page of %g",
+                  steps, tag, i, step[i], at[i]);
     for (int i = 0; i < n; i++)
         CHECK_MSG(fabs(x[i] - y[i]) <= 1e-6 * fabs(x[i]),
                   "%d steps: %s: number %d is %g in the log, %g on the page",
