@@ -324,6 +324,41 @@ TEST_CASE(answers, the_roofline_tells_of_nearly_all_time) {
     free(out);
 }
 
+/* Of a CPU, the time of each launch and of the step follow from the two peaks
+   that are told with them. */
+static const char follows[] =
+    "import json\n"
+    "r, = json.load(open('f.json'))\n"
+    "def near(a, b, slack):\n"
+    "    assert abs(a - b) <= slack + 1e-3 * abs(b), (a, b)\n"
+    "sums = dict.fromkeys(('ms', 'floor', 'mma', 'bytes', 'launches'), 0)\n"
+    "for s in r['steps']:\n"
+    "    t = s['cpu']\n"
+    "    floor = 1e6 * max(s['mma'] / r['flops'], s['bytes'] / "
+    "r['bandwidth'])\n"
+    "    near(t['us'] * t['roof'], floor, 1e-3 + 1e-4 * t['us'])\n"
+    "    for key, v in (('ms', t['us'] / 1e3), ('floor', floor / 1e3),\n"
+    "                   ('mma', s['mma']), ('bytes', s['bytes']),\n"
+    "                   ('launches', 1)): sums[key] += v * s['launches']\n"
+    "for key in ('mma', 'bytes', 'launches'): near(r[key], sums[key], 0)\n"
+    "near(r['cpu_ms'], sums['ms'], 1e-2)\n"
+    "near(r['cpu_floor_ms'], sums['floor'], 1e-2)\n"
+    "near(r['cpu_mfu'] * r['cpu_ms'] * r['flops'], 1e3 * r['mma'],\n"
+    "     0.06 * r['mma'])\n"
+    "print(len(r['steps']), 'steps')\n";
+
+TEST_CASE(answers, the_roofline_follows_from_its_peaks) {
+    REQUIRE(test_write_file(test_tmp("f.py"), follows, strlen(follows)));
+    char command[400];
+    snprintf(command, sizeof command,
+             "$AMPC inspect '%s/cnn.amp' --dim B=3 --target cpu:x86-64-v3 "
+             "--roofline --json >f.json && python3 f.py",
+             test_data_path("models"));
+    char *out = says(0, command);
+    CHECK_HAS(out, " steps");
+    free(out);
+}
+
 /* Training has one batch size, whichever of several is named first. */
 TEST_CASE(answers, one_batch_trains) {
     static const char *const sizes[] = {"4|8", "8|4", "4|5|4"};
