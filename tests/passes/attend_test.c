@@ -24,6 +24,21 @@ static int attended(const char *text) {
     return found;
 }
 
+typedef struct Sizes {
+    int heads, rows, deep, wide;
+} Sizes;
+
+/* "graph eval(" with %q, %k and %v; each case has other sizes. */
+static Sizes put_operands(StrBuf *sb, int i, int keys) {
+    Sizes z = {1 + (i + 1) % 3, 2 + (i + 1) % 4, 3 + (i + 1) % 5, 5 + i % 4};
+    sb_printf(sb,
+              "graph eval(%%q: f32[%d,%d,%d], %%k: f32[%d,%d,%d], %%v: "
+              "f32[%d,%d,%d]",
+              z.heads, z.rows, z.deep, z.heads, z.deep, keys, z.heads, keys,
+              z.wide);
+    return z;
+}
+
 /* Masks of four queries and keys: with few keys only causal masks are taken. */
 TEST_CASE(attend, masks_hide_what_they_hid) {
     static const struct {
@@ -245,11 +260,11 @@ TEST_CASE(attend, few_keys_stay_in_parts) {
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         for (int k = 0; k < 3; k++) {
             StrBuf sb = {0};
+            put_operands(&sb, k, of[i].keys);
             sb_printf(&sb,
-                      "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,%d], %%v: "
-                      "f32[2,%d,5]) {\n  %%s = matmul %%q, %%k\n"
+                      ") {\n  %%s = matmul %%q, %%k\n"
                       "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n%s}\n",
-                      of[i].keys, of[i].keys, end[k]);
+                      end[k]);
             CHECK_EQ_INT(attended(sb.data), of[i].found[k]);
             sb_free(&sb);
         }
@@ -284,9 +299,9 @@ TEST_CASE(attend, probabilities_that_others_read_stay) {
                                              "%o, %nan", "%o, %w"};
     for (int i = 0; i < 8; i++) {
         StrBuf sb = {0};
+        put_operands(&sb, i, 96);
         sb_printf(&sb,
-                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
-                  "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
+                  ") {\n  %%s = matmul %%q, %%k\n"
                   "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n"
                   "  %%nan = isnan %%p\n  %%w = where %%nan, 0, %%p\n"
                   "  %%o = matmul %%w, %%v\n  return %s\n}\n",
@@ -339,9 +354,9 @@ TEST_CASE(attend, a_gradient_is_zero_where_its_softmax_was_nan) {
     static const char *const nan[] = {"%plain", "%o", "%other"};
     for (int i = 0; i < 3; i++) {
         StrBuf sb = {0};
+        Sizes z = put_operands(&sb, i, 96);
         sb_printf(&sb,
-                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
-                  "f32[2,96,5], %%dy: f32[2,3,5], %%o: f32[2,3,96]) {\n"
+                  ", %%dy: f32[%d,%d,%d], %%o: f32[%d,%d,96]) {\n"
                   "  %%s = matmul %%q, %%k\n  %%plain = softmax %%s\n"
                   "  %%other = softmax %%o\n  %%p = masked_softmax %%s\n"
                   "  %%y = matmul %%p, %%v\n  %%nan = isnan %s\n"
@@ -352,7 +367,7 @@ TEST_CASE(attend, a_gradient_is_zero_where_its_softmax_was_nan) {
                   "  %%d = sub %%dp, %%t\n  %%ds = mul %%p, %%d\n"
                   "  %%dq = matmul %%ds, %%k {trans_b=1}\n"
                   "  return %%y, %%dq\n}\n",
-                  nan[i]);
+                  z.heads, z.rows, z.wide, z.heads, z.rows, nan[i]);
         CHECK_MSG(attended(sb.data) == 2 * !i, "%s", nan[i]);
         sb_free(&sb);
     }
@@ -362,9 +377,9 @@ TEST_CASE(attend, a_gradient_is_zero_where_its_softmax_was_nan) {
 TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
     for (int number = 1; number < 3; number++) {
         StrBuf sb = {0};
+        put_operands(&sb, number, 97);
         sb_printf(&sb,
-                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
-                  "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
+                  ") {\n  %%s = matmul %%q, %%k\n"
                   "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
                   "  %%d = sub %%s, %%t\n  %%e = exp %%d\n"
                   "  %%sum = reduce_sum %%e {axes=[2], keepdims=1}\n"
@@ -393,9 +408,9 @@ TEST_CASE(attend, only_what_hides_rows_is_recognised) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const char *const *n = numbers[i];
         StrBuf sb = {0};
+        Sizes z = put_operands(&sb, (int)i, 96 + (int)i);
         sb_printf(&sb,
-                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
-                  "f32[2,96,5], %%o: f32[2,3,1]) {\n"
+                  ", %%o: f32[%d,%d,1]) {\n"
                   "  const %%low: f32[] = %s\n"
                   "  %%s = matmul %%q, %%k\n"
                   "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
@@ -407,7 +422,8 @@ TEST_CASE(attend, only_what_hides_rows_is_recognised) {
                   "  %%by = where %%some, %%%s, %s\n"
                   "  %%p = div %%e, %%by\n  %%y = matmul %%p, %%v\n"
                   "  return %%y\n}\n",
-                  n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]);
+                  z.heads, z.rows, n[0], n[1], n[2], n[3], n[4], n[5], n[6],
+                  n[7]);
         CHECK_MSG(attended(sb.data) == (i == 0), "%s", sb.data);
         sb_free(&sb);
     }

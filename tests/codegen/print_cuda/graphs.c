@@ -16,9 +16,9 @@ const char *const cuda_graphs[] = {
     POINT("%a: f32[1003], %s: f32[], %b: bf16[1003]",
           "%c = mul %a, %s %y = add %c, %b : bf16[1003]"),
     POINT("%a: f32[300]", "%i = iota {axis=0} : f32[300] %y = add %a, %i"),
-    POINT("%a: f32[300]", "%y = slice %a {starts=[5], sizes=[290], steps=[1]}"),
-    POINT("%a: f32[300]", "%y = slice %a {starts=[8], sizes=[290], steps=[1]}"),
-    POINT("%a: f32[300]", "%y = pad %a {pads=[3,6], value=2}"),
+    POINT("%a: f32[297]", "%y = slice %a {starts=[5], sizes=[287], steps=[1]}"),
+    POINT("%a: f32[311]", "%y = slice %a {starts=[8], sizes=[302], steps=[1]}"),
+    POINT("%a: f32[259]", "%y = pad %a {pads=[3,6], value=2}"),
     /* an element each */
     POINT("%a: f32[33,70]", "%y = transpose %a {perm=[1,0]}"),
     POINT("%a: bf16[2,3,4,5], %b: bf16[3,1,5]", "%y = mul %a, %b"),
@@ -30,8 +30,8 @@ const char *const cuda_graphs[] = {
     POINT("%a: bf16[3,4,8,16], %b: bf16[4,1,16]", "%y = mul %a, %b"),
     POINT("%a: f32[6,24]",
           "%y = slice %a {starts=[1,8], sizes=[4,16], steps=[1,1]}"),
-    POINT("%a: f32[6,24]",
-          "%y = slice %a {starts=[1,3], sizes=[4,16], steps=[1,1]}"),
+    POINT("%a: f32[5,28]",
+          "%y = slice %a {starts=[1,3], sizes=[3,20], steps=[1,1]}"),
     POINT("%a: f32[5,12]", "%y = pad %a {pads=[0,0,0,4]}"),
     POINT("%a: bf16[2,3,16], %b: f32[2,1,1]",
           "%c = mul %a, %b : f32[2,3,16] %y = sub %c, %a : bf16[2,3,16]"),
@@ -203,11 +203,11 @@ const char *const cuda_graphs[] = {
     /* transposed operands, or operands under a guard, are read element by
        element
      */
-    ROW("%a: f32[264,2,128], %g: f32[264,128,1]",
+    ROW("%a: f32[272,3,128], %g: f32[272,128,1]",
         "%t = transpose %g {perm=[0,2,1]} %e = add %a, %t "
         "%y = reduce_max %e {axes=[1]}",
         "%y"),
-    ROW("%a: f32[264,2,128], %g: f32[264,1,124]",
+    ROW("%a: f32[280,2,132], %g: f32[280,1,128]",
         "%t = pad %g {pads=[0,0,4,0,0,0]} %e = add %a, %t "
         "%y = reduce_max %e {axes=[1]}",
         "%y"),
@@ -314,13 +314,13 @@ const char *const cuda_graphs[] = {
     POINT_ON_CUDA("%x: bf16[64,96]",
                   "%y = block_codes %x {columns=96, down=1} : f8e4m3[96,64]",
                   "%y"),
-    POINT_ON_CUDA("%x: bf16[64,96]",
-                  "%y = block_sums %x {columns=96} : f32[2,96]", "%y"),
-    POINT_ON_CUDA("%x: bf16[64,96], %z: bf16[64,96]",
-                  "%y = block_codes %x {columns=96} : f8e4m3[64,96] "
-                  "%w = block_codes %x {columns=96} : f8e4m3[64,96] "
-                  "%n = neg %z : bf16[64,96] "
-                  "%v = block_codes %n {columns=96} : f8e4m3[64,96]",
+    POINT_ON_CUDA("%x: bf16[96,64]",
+                  "%y = block_sums %x {columns=64} : f32[3,64]", "%y"),
+    POINT_ON_CUDA("%x: bf16[32,160], %z: bf16[32,160]",
+                  "%y = block_codes %x {columns=160} : f8e4m3[32,160] "
+                  "%w = block_codes %x {columns=160} : f8e4m3[32,160] "
+                  "%n = neg %z : bf16[32,160] "
+                  "%v = block_codes %n {columns=160} : f8e4m3[32,160]",
                   "%y, %w, %v"),
     POINT_ON_CUDA("%x: bf16[160,32]",
                   "%y = block_scales %x {columns=32} : e8m0[1024]", "%y"),
