@@ -144,8 +144,10 @@ static void add_file(const char *path, const char *name, void *arg) {
     OpsFile f = read_header(text);
     int turns = 1;
     for (const char *p = f.dtypes; (p = strchr(p, ' ')); p++) turns++;
-    int turn = 0;
-    for (char *d = strtok(f.dtypes, " "); d; d = strtok(NULL, " "), turn++) {
+    /* files begin with different dtypes */
+    int turn = (int)(hash_bytes(0, name, strlen(name)) % (uint64_t)turns);
+    for (char *d = strtok(f.dtypes, " "); d;
+         d = strtok(NULL, " "), turn = (turn + 1) % turns) {
         if (b->without && !strcmp(d, b->without)) continue;
         char *instance = ops_with_dtype(text, d);
         add_instance(b, &f, name, instance, d, turn, turns);
