@@ -212,6 +212,47 @@ TEST_CASE(audit, roundings_explain_the_whole) {
     free(a.text);
 }
 
+/* The lines of the text, made again from the JSON. */
+static const char says_again[] =
+    "import json\n"
+    "j, text = json.load(open('a.json')), open('a.txt').read()\n"
+    "lines = ['loss      %.1e  (' % j['loss'], 'gradient  %.1e\\n' %\n"
+    "         j['gradient'], 'first batch: loss %.9g, its step compiled anew "
+    "'\n"
+    "         '%.9g\\n' % (j['own_loss'], j['first_loss']),\n"
+    "         ': %d batch' % j['batches']] + ['  ' + p for p in j['policy']]\n"
+    "for p in j['parameters']:\n"
+    "    lines.append('%8.1e  %s\\n' % (p['gradient'], p['name']))\n"
+    "for r in j['roundings'][:20]:\n"
+    "    lines.append('  %8.1e  %8.1e  %10d  %s %s %s  (%s' % (r['gradient'],\n"
+    "                 r['loss'], r['bytes'], r['dtype'], r['part'],\n"
+    "                 r['value'], r['node'] + ')' if r['node'] else\n"
+    "                 'read by '))\n"
+    "for line in lines: assert line in text, line\n"
+    "p = [p['gradient'] for p in j['parameters']]\n"
+    "assert min(p) <= j['gradient'] <= max(p), (p, j['gradient'])\n"
+    "assert any(r['node'] != r['value'] for r in j['roundings'] if r['node'])\n"
+    "print(len(lines), 'lines')\n";
+
+TEST_CASE(audit, tells_both_people_and_tools) {
+    static const char *const precisions[] = {"bf16", "fp16"};
+    write_npy("x.npy", 32, 8, 1);
+    write_npy("y.npy", 32, 8, 1);
+    REQUIRE(test_write_file(test_tmp("a.py"), says_again, strlen(says_again)));
+    for (int i = 0; i < 2; i++) {
+        char options[100], *out;
+        snprintf(options, sizeof options, "--precision %s", precisions[i]);
+        free(compiled(perceptron, options));
+        free(audited("--feed x=x.npy --feed target=y.npy >a.txt", 0));
+        free(audited("--feed x=x.npy --feed target=y.npy --json >a.json", 0));
+        int rc =
+            test_command(&out, "cd '%s' && python3 a.py 2>&1", test_tmpdir());
+        CHECK_MSG(rc == 0, "%s: %s", precisions[i], out);
+        CHECK_HAS(out, " lines");
+        free(out);
+    }
+}
+
 TEST_CASE(audit, weights_are_those_loaded) {
     char *out;
     write_npy("x.npy", 16, 8, 1);
