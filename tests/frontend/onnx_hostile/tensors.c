@@ -34,6 +34,63 @@ TEST_CASE(onnx_tensor, types_and_shapes) {
     hostile_refuse(&m, "has rank 9; at most 8");
 }
 
+typedef struct OtherTypes {
+    Onnx__TypeProto element;
+    Onnx__TypeProto__Sequence sequence;
+    Onnx__TypeProto__Optional optional;
+    Onnx__TypeProto__SparseTensor sparse;
+} OtherTypes;
+
+/* Makes the type of a tensor another one, with the tensor in it. */
+static void set_type(Onnx__TypeProto *type, Onnx__TypeProto__ValueCase is,
+                     OtherTypes *o) {
+    *o = (OtherTypes){.element = *type,
+                      .sequence = ONNX__TYPE_PROTO__SEQUENCE__INIT,
+                      .optional = ONNX__TYPE_PROTO__OPTIONAL__INIT,
+                      .sparse = ONNX__TYPE_PROTO__SPARSE_TENSOR__INIT};
+    o->sequence.elem_type = o->optional.elem_type = &o->element;
+    o->sparse.has_elem_type = 1;
+    o->sparse.elem_type = type->tensor_type->elem_type;
+    o->sparse.shape = type->tensor_type->shape;
+    type->value_case = is;
+    if (is == ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE)
+        type->sequence_type = &o->sequence;
+    if (is == ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE)
+        type->optional_type = &o->optional;
+    if (is == ONNX__TYPE_PROTO__VALUE_SPARSE_TENSOR_TYPE)
+        type->sparse_tensor_type = &o->sparse;
+}
+
+/* What an output is declared as does not count. */
+TEST_CASE(onnx_tensor, other_types_are_no_tensors) {
+    static const Onnx__TypeProto__ValueCase types[] = {
+        ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE,
+        ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE,
+        ONNX__TYPE_PROTO__VALUE_SPARSE_TENSOR_TYPE,
+        ONNX__TYPE_PROTO__VALUE__NOT_SET};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int k = 0; k < 3; k++) {
+            Made m;
+            OtherTypes other;
+            made_start(&m, 18);
+            made_input(&m, "a", DT_F32, "2");
+            made_input(&m, "b", DT_F32, "2");
+            made_input(&m, "of_y", DT_F32, "2");
+            made_node(&m, "Add", "a,b", "y");
+            made_output(&m, "y");
+            m.graph.output[0]->type = m.graph.input[2]->type;
+            m.graph.n_input = 2;
+            set_type(m.graph.input[k]->type, types[i], &other);
+            CHECK_MSG((made_import(&m) != NULL) == (k == 2), "%d, %d: %s",
+                      (int)types[i], k, made_message(&m));
+            if (k < 2)
+                CHECK_HAS(made_message(&m),
+                          k ? "input 'b' is not a tensor with a shape"
+                            : "input 'a' is not a tensor with a shape");
+            made_end(&m);
+        }
+}
+
 TEST_CASE(onnx_tensor, content) {
     Made m;
     with_weight(&m, "2")->n_float_data = 1;
