@@ -72,6 +72,22 @@ static const struct Case {
            "  %y = add %x, %c : f16[4]\n"),
      {0},
      NULL},
+    /* of several kinds the worst is told, with its example */
+    {MODEL("  const %f: f32[4] = [1e-8, 70000, -1e-9, 3]\n"
+           "  %c = cast %f : f16[4]\n"
+           "  %y = add %x, %c : f16[4]\n"),
+     {0},
+     "'f': 1 of 4 elements, one of them 70000, are beyond f16's 65504"},
+    {MODEL("  const %f: f32[4] = [0.9999, -70000, -1e-9, 0.9998]\n"
+           "  %c = cast %f : f16[4]\n"
+           "  %y = add %x, %c : f16[4]\n"),
+     {0},
+     "'f': 1 of 4 elements, one of them -70000, are beyond f16's 65504"},
+    {MODEL("  const %f: f32[4] = [0.9999, 1e-8, -1e-9, 2]\n"
+           "  %c = cast %f : f16[4]\n"
+           "  %y = add %x, %c : f16[4]\n"),
+     {0},
+     "'f': 2 of 4 elements, one of them -1e-09, become 0 in f16"},
     {MODEL("  const %f: f32[4] = [0.999, 0.5, 0.25, 3]\n"
            "  %c = cast %f : bf16[4]\n"
            "  %y = add %x, %c : f16[4]\n"),
