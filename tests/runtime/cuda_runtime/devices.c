@@ -43,6 +43,9 @@ static PlanStep *step_of(const Copied *c, uint32_t kind) {
     return NULL;
 }
 
+static Model sums = {.precision = "fp32",
+                     .options = "--precision fp32 --comm-dtype bf16"};
+
 /* One number of a step or of its kernel; each invalid number is next to a
    valid one. */
 TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
@@ -79,8 +82,6 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
         {PLAN_LAUNCH, STEP_FIELD(when), 1, 0},
         {PLAN_ROWS, STEP_FIELD(when), 1, 0},
     };
-    static Model sums = {.precision = "fp32",
-                         .options = "--precision fp32 --comm-dtype bf16"};
     const Model *model_ = model(&plain), *of_sums = model(&sums);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int good = 0; good < 2; good++) {
@@ -107,6 +108,31 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
             CHECK_MSG(damaged == !good && (st == AMPC_ERR_INTERNAL) == !good,
                       "row %zu, %s: %d %s", i, good ? "good" : "bad", (int)st,
                       open_text);
+            if (s) a->close(s);
+            free(c.steps);
+            free(c.kernels);
+            free(c.pars);
+        }
+}
+
+/* The dtype that a sum is sent in, then the elements of each piece. */
+TEST_CASE(cuda_runtime, a_damaged_sum_is_refused) {
+    static const int64_t values[] = {INT64_MIN, -1, AMPC_DTYPE_I32, INT64_MAX};
+    const Model *m = model(&sums);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < (i ? 2 : 4); k++) {
+            const ampc_api *a = machine(m, NULL);
+            Copied c;
+            ampc_session *s = NULL;
+            ampc_options o = {.size = sizeof o, .device = "cuda"};
+            copy_tables((const void *)a->module, &c);
+            c.pars[step_of(&c, PLAN_SUM)->par0 + (uint32_t)i] = values[k];
+            ampc_status st = a->open((const void *)&c.m, &o, &s, open_text,
+                                     sizeof open_text);
+            CHECK_MSG(st == AMPC_ERR_INTERNAL &&
+                          strstr(open_text, "plan is damaged at 'bucket"),
+                      "number %d, %lld: %d %s", i, (long long)values[k],
+                      (int)st, open_text);
             if (s) a->close(s);
             free(c.steps);
             free(c.kernels);
