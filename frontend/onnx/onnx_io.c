@@ -229,6 +229,18 @@ static Status bind_batch(Dims *dims) {
     return *dims->batch ? bind(dims, dims->batch, n) : OK;
 }
 
+/* --dim batch=N of a file whose batch is a number. */
+static Status fixed_batch(Ox *ox, const DimBind *b, bool *found) {
+    const Dim *d = batch_dim(ox);
+    if (strcmp(b->name, "batch") || !d || !dim_known(d)) return OK;
+    *found = d->dim_value == b->value;
+    if (*found) return OK;
+    return ox_fail_model(ox,
+                         "--dim batch=%" PRId64 ": this file was exported with "
+                         "the fixed batch %" PRId64 "; %s",
+                         b->value, d->dim_value, export_again(ox, 0));
+}
+
 static Status bind_dims(Dims *dims) {
     Ox *ox = dims->ox;
     for (int i = 0; i < ox->opt->dims.len; i++) {
@@ -242,6 +254,8 @@ static Status bind_dims(Dims *dims) {
         } else if (is_dim_param(ox, b->name)) {
             TRY(bind(dims, b->name, b->value));
             found = true;
+        } else {
+            TRY(fixed_batch(ox, b, &found));
         }
         if (!found && b->axis >= 0)
             return ox_fail_model(

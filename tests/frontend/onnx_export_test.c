@@ -332,10 +332,17 @@ TEST_CASE(onnx_dims, fixed_ones_say_how_to_export) {
     m.model.producer_name = made_text(&m, "pytorch");
     REQUIRE(made_import(&m) != NULL);
     CHECK_HAS(made_message(&m), "the file fixes the batch at 1");
-    bind_batch(&m.opt, "batch", 5);
+    bind_batch(&m.opt, "time", 5);
     CHECK(!made_import(&m));
     CHECK_HAS(made_message(&m), "has no symbolic dimensions");
     CHECK_HAS(made_message(&m), "dynamic_shapes=({0: d},)");
+    m.opt.dims.data[0] = (DimBind){intern("batch"), -1, 5};
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "--dim batch=5: this file was exported with "
+                                "the fixed batch 1");
+    CHECK_HAS(made_message(&m), "dynamic_shapes=({0: d},)");
+    m.opt.dims.data[0].value = 1;
+    CHECK(made_import(&m) != NULL);
     made_end(&m);
 }
 
