@@ -73,6 +73,10 @@ Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     char *more = k->list ? strchr(value, '/') : NULL;
     if (more) *more = 0;
     if (k->said && (*k->said = !strcmp(value, k->word))) return OK;
+    if (k->flag && (!strcmp(value, "true") || !strcmp(value, "false"))) {
+        *k->flag = *value == 't';
+        return OK;
+    }
     size_t n = strlen(value);
     bool share = k->share && n > 1 && value[n - 1] == '%';
     if (share) value[n - 1] = 0;

@@ -152,6 +152,18 @@ TEST_CASE(cli, a_second_loss_is_no_silent_choice) {
                   "--loss mse --loss l1");
 }
 
+TEST_CASE(cli, switches_are_words_or_numbers) {
+    static const char *const keys[] = {"nesterov", "nesterov=1",
+                                       "nesterov=true"};
+    char option[60];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(option, sizeof option, "--optimizer sgd,%s", keys[i]);
+        check_refused(2, "nesterov wants a momentum", option);
+    }
+    check_refused(2, "unknown key 'nesterof'",
+                  "--optimizer sgd,nesterov=false,nesterof");
+}
+
 TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "beta1=1 is not in [0, 1)", "--optimizer adam,beta1=1");
     check_refused(2, "lr=-1 is not in [0,", "--optimizer sgd,lr=-1");

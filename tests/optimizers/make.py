@@ -99,6 +99,33 @@ def schedule_free(groups, **kw):
     return optimizer
 
 
+class scheduled_asgd(torch.optim.ASGD):
+    def __init__(self, groups):
+        super().__init__(groups, lr=0.1, lambd=0.05, foreach=False)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self, 0.9)
+
+    def step(self):
+        super().step()
+        self.schedule.step()
+
+
+def rprop(groups, scale=1.0):
+    params = [p for g in groups for p in g["params"]]
+    lists = [{"params": [p], "lr": 0.02 * (scale if p.dim() == 2 else 1)} for p in params]
+    return torch.optim.Rprop(lists, step_sizes=(1e-6, 0.1), foreach=False)
+
+
+def rprops():
+    """It has no weight decay."""
+    fp32 = " --precision fp32"
+    for name, micro, extra, kw, make in (
+            ("", PLAIN, fp32, {}, rprop), ("_decay_clip", PLAIN, fp32, {"clip": 0.8}, rprop),
+            ("_groups", PLAIN, fp32 + " --param-group m,lr_scale=0.5", {},
+             lambda groups: rprop(groups, 0.5)),
+            ("_fp16", SKIPS, " --precision fp16", {}, rprop)):
+        case("rprop" + name, "rprop,lr=0.02,most=0.1", make, micro, extra=extra, **kw)
+
+
 def prodigies():
     from prodigyopt import Prodigy
     some = {"d0": 1e-2, "use_bias_correction": True, "safeguard_warmup": True}
@@ -202,6 +229,14 @@ def main():
     four("sgd", "lr=0.1,momentum=0.9,nesterov", o.SGD, momentum=0.9, nesterov=True, label="_nesterov", **loop)
     four("adam", "lr=0.05", o.Adam, **loop)
     four("adamw", "lr=0.05", o.AdamW, **loop)
+    four("adam", "lr=0.05,beta2=0.9,amsgrad", o.Adam, betas=(0.9, 0.9), amsgrad=True,
+         label="_amsgrad", **loop)
+    four("adamw", "lr=0.05,beta2=0.9,amsgrad", o.AdamW, betas=(0.9, 0.9), amsgrad=True,
+         label="_amsgrad", **loop)
+    four("asgd", "lr=0.1,lambd=0.05,t0=5.0", o.ASGD, lambd=0.05, t0=5.0, **loop)
+    case("asgd_schedule", "asgd,lr=0.1,lambd=0.05", scheduled_asgd,
+         extra=" --lr-schedule exponential,gamma=0.9 --precision fp32")
+    rprops()
     four("rmsprop", "lr=0.02", o.RMSprop, **loop)
     four("rmsprop", "lr=0.02,alpha=0.9,momentum=0.8,centered", o.RMSprop,
          alpha=0.9, momentum=0.8, centered=True, eps=0.01, fixed=",eps=0.01", label="_centered", **loop)

@@ -186,7 +186,7 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
         static const char *const whole[] = {"lars",      "lamb",
                                             "adafactor", "muon",
                                             "nadam",     "schedule_free_adamw",
-                                            "prodigy"};
+                                            "prodigy",   "asgd"};
         bool refused = false;
         for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
             refused |= !strcmp(whole[i], f->info.text);
