@@ -33,7 +33,7 @@ static double value_size(const Graph *g, ValueId v) {
 
 /* ---- generated kernels --------------------------------------------------- */
 
-static double inst_weight(const KInst *in) {
+static double inst_weight(const Kernel *k, const KInst *in) {
     static const double op[] = {[COST_CHEAP] = 1,
                                 [COST_DIVIDE] = 14,
                                 [COST_LONG] = 30,
@@ -46,8 +46,8 @@ static double inst_weight(const KInst *in) {
         return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
     case K_ROUND: return 2;
     case K_PHILOX: return 60;
-    case K_CVT:
-    case K_REDUCE: return 1;
+    case K_REDUCE: return kinst_at(k, in->in[0])->op != K_CONST;
+    case K_CVT: return 1;
     default: return 0;
     }
 }
@@ -56,6 +56,8 @@ typedef struct Shape {
     const Graph *g;
     const LoweredStep *step;
     const Kernel *k;
+    const Kernel *most;      /* .. as it is for columns but `one` */
+    int one;                 /* kernel_one_column */
     double extent[MAX_RANK]; /* the extents of the step, if it has any */
     double rows, elements;
     int dims;      /* dims into which an element's index is divided */
@@ -68,8 +70,8 @@ typedef struct Shape {
     bool turned; /* a transposition through shared memory */
 } Shape;
 
-static Shape shape_of(const Graph *g, const LoweredStep *step,
-                      const Kernel *k) {
+static Shape shape_of(const Graph *g, const LoweredStep *step, const Kernel *k,
+                      Arena *a) {
     bool fold = k->form == KF_FOLD;
     bool cuda = g->target == TARGET_CUDA;
     const KLoop *l = cuda ? kernel_loop(k, LOOP_LANES, LOOP_ANY) : NULL;
@@ -84,6 +86,9 @@ static Shape shape_of(const Graph *g, const LoweredStep *step,
                .turned = cuda && cuda_turned(k)};
     if (s.turned) s.pack = TURN_NEAR;
     if (fold && step->pars[1] % s.pack) s.pack = 1; /* k<i>_row<1> */
+    s.most = k;
+    s.one = cuda ? kernel_one_column(k) : 0;
+    if (s.one) s.most = kernel_other_columns(a, k, s.one);
     s.walked = cuda ? THREADS / s.lanes : CORES;
     for (int d = 0; d < k->ndim; d++) {
         s.extent[d] = (double)(kernel_any_length(k) ? step->pars[fold]
@@ -157,6 +162,7 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
     double each = 2, loads = 0; /* instructions, bytes of one element */
     double before = c->reads;
     if (s->dims > 1) each += 4.0 * (s->dims - 1) * (1 + s->wide) / s->pack;
+    if (need[s->one]) each += 3.0 / s->pack;
     for (int j = 0; j < w->roots.len; j++) {
         const KInst *root = kinst_at(k, w->roots.data[j]);
         need[w->roots.data[j]] = true;
@@ -168,7 +174,7 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         if (!need[id] || (held && held[id])) continue;
         bool again = met[id];
         met[id] = true;
-        each += inst_weight(in) /
+        each += inst_weight(s->most, kinst_at(s->most, id)) /
                 (s->pack > 1 && cuda_uniform(k, in) ? s->pack : 1);
         if (in->op == K_ADD_UP) each += 1 + 4.0 / s->pack;
         if (!load && !store) continue;
@@ -207,14 +213,14 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
 
 static void add_part(const Graph *g, const LoweredStep *step, const Kernel *k,
                      Arena *a, StepCost *c) {
-    Shape s = shape_of(g, step, k);
+    Shape s = shape_of(g, step, k, a);
     KSweeps sweeps = kernel_sweeps(k, a);
     bool *met = NEW_ARRAY(a, bool, k->insts.len);
     double row = 0;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full || in->op == K_REDUCE) continue;
-        row += inst_weight(in);
+        row += inst_weight(k, in);
         if (in->op != K_LOAD && in->op != K_STORE) continue;
         double size = dtype_info[k->bufs.data[in->buf].dtype].bytes;
         c->bytes += footprint(&s, in) * size;

@@ -256,6 +256,12 @@ void cp_own_values(KPrint *p, int n) {
 
 /* ---- elements ------------------------------------------------------------ */
 
+static bool adds_zero(const Kernel *k, const KInst *fold) {
+    const KInst *x = kinst_at(k, fold->in[0]);
+    return fold->code == OP_REDUCE_SUM && x->op == K_CONST && x->f == 0 &&
+           x->i == 0;
+}
+
 /* Computes a sweep's values at one position of the columns; `place` is the
    position's number among the thread's columns. early (may be NULL): values
    that are computed already. */
@@ -301,6 +307,7 @@ static void put_cuda_values(KPrint *p, const KSweep *s, int n,
     }
     for (int j = 0; j < s->nfold; j++) {
         int id = s->roots.data[j];
+        if (adds_zero(p->k, kinst_at(p->k, id))) continue;
         kp_text(p,
                 cp_lane_rows(p) > 1 ? "w%d[u] = f%d(w%d[u], "
                                     : "v%d = f%d(v%d, ",
@@ -331,11 +338,55 @@ static void put_cuda_values(KPrint *p, const KSweep *s, int n,
     }
 }
 
+/* The values of n neighbours, one after the other. */
+static void put_each(KPrint *p, const KSweep *s, int n, const char *first,
+                     const bool *early) {
+    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
+    bool *need = kernel_need(p->k, s, held, p->arena), index = false;
+    char place[48];
+    for (int j = s->nfold; j < s->roots.len; j++) need[s->roots.data[j]] = true;
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        bool taken = held && held[id] && !cuda_fetched(p->k, id);
+        index |= need[id] && !taken && !cuda_packed(p->k, in, n) &&
+                 in->at.k[p->k->vec];
+    }
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
+    if (cp_has_cut(p, n)) kp_line(p, "if (u >= left) break;");
+    if (index)
+        kp_line(p, "const %s i%d = first + u;", neighbours_signed(p),
+                p->k->vec);
+    if (cp_lane_rows(p) > 1) cp_take_own_values(p, true);
+    snprintf(place, sizeof place, "%s + u", first);
+    put_cuda_values(p, s, n, place, early);
+    kp_leave(p);
+}
+
+/* The same, if one column of the row at most is something else: only the thread
+   that has it asks which. */
+static void put_others_apart(KPrint *p, const KSweep *s, int n,
+                             const char *first, const bool *early, int one) {
+    const Kernel *k = p->k;
+    int column, number = compared_column(p, kinst_at(k, one), &column);
+    kp_text(p, "if ((unsigned)(column_of(");
+    sb_put_operand(p->sb, k, number);
+    sb_printf(p->sb, ") - first) < %d) {\n", n);
+    p->depth++;
+    put_each(p, s, n, first, early);
+    kp_leave(p);
+    kp_enter(p, "else");
+    p->k = kernel_other_columns(p->arena, k, one);
+    put_each(p, s, n, first, early);
+    p->k = k;
+    kp_leave(p);
+}
+
 void cp_neighbours(KPrint *p, const KSweep *s, int n, const char *first) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena), index = false;
     bool live = p->lanes && cp_has_idle(p), stores = false;
-    char place[48];
+    int one = p->narrow_cols ? kernel_one_column(p->k) : 0;
     if (n == 1) {
         put_cuda_values(p, s, 1, first, NULL);
         return;
@@ -355,16 +406,10 @@ void cp_neighbours(KPrint *p, const KSweep *s, int n, const char *first) {
     put_pack_loads(p, s, need, n);
     if (index)
         kp_line(p, "const %s first = i%d;", neighbours_signed(p), p->k->vec);
-    kp_line(p, "UNROLL");
-    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
-    if (cp_has_cut(p, n)) kp_line(p, "if (u >= left) break;");
-    if (index)
-        kp_line(p, "const %s i%d = first + u;", neighbours_signed(p),
-                p->k->vec);
-    if (cp_lane_rows(p) > 1) cp_take_own_values(p, true);
-    snprintf(place, sizeof place, "%s + u", first);
-    put_cuda_values(p, s, n, place, early);
-    kp_leave(p);
+    if (need[one])
+        put_others_apart(p, s, n, first, early, one);
+    else
+        put_each(p, s, n, first, early);
     if (live && stores) kp_enter(p, "if (live)");
     put_pack_stores(p, need, n);
     if (live && stores) kp_leave(p);

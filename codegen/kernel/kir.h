@@ -253,6 +253,12 @@ int kernel_cuts(const Kernel *k, int64_t *cut);
    needs become constants. Instructions keep their numbers. */
 const Kernel *kernel_within(Arena *a, const Kernel *k, int dim, int64_t from,
                             int64_t to);
+/* GPU, lanes with several neighbours of a row each: the only comparison of the
+   column's index with a number of the row, which is false for all columns but
+   one at most; 0: there is none, or it does not pay. And the kernel as it is
+   for columns where it is false. */
+int kernel_one_column(const Kernel *k);
+const Kernel *kernel_other_columns(Arena *a, const Kernel *k, int one);
 /* CPU: the kernel in parts [from, to) of row dim `dim`, if several loads are
    executed for some rows only (parts of a concatenation); else one part, the
    kernel itself. share: the fraction of all rows that a part has. */

@@ -126,6 +126,40 @@ const Kernel *kernel_within(Arena *a, const Kernel *k, int dim, int64_t from,
     return r;
 }
 
+int kernel_one_column(const Kernel *k) {
+    int found = 0, dims[MAX_RANK];
+    if (k->form != KF_COLS || kernel_col_dims(k, dims) != 1 ||
+        dims[0] != k->vec || cuda_pack(k) == 1 ||
+        !kernel_loop(k, LOOP_LANES, LOOP_ANY))
+        return 0;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        if (in->keep == KEEP_ROW ||
+            (in->keep == KEEP_SHARED && !cuda_packed(k, in, cuda_pack(k))))
+            return 0;
+        if (in->op != K_OP || in->code != OP_EQUAL || in->compute != KT_I64)
+            continue;
+        for (int j = 0; j < 2; j++) {
+            const KInst *x = kinst_at(k, in->in[j]);
+            bool column = x->op == K_INDEX && !x->at.inst && !x->at.c;
+            for (int d = 0; d < k->ndim; d++)
+                column &= x->at.k[d] == (d == k->vec);
+            if (!column || kinst_at(k, in->in[!j])->full) continue;
+            if (found) return 0;
+            found = id;
+        }
+    }
+    return found;
+}
+
+const Kernel *kernel_other_columns(Arena *a, const Kernel *k, int one) {
+    Kernel others = *k;
+    others.insts.data = arena_dup(a, k->insts.data,
+                                  (size_t)k->insts.len * sizeof *k->insts.data);
+    become(kinst_at(&others, one), 0, 0);
+    return kernel_within(a, &others, -1, 0, 0);
+}
+
 KParts kernel_row_parts(Arena *a, const Kernel *k) {
     KParts r = {.dim = -1};
     int64_t cut[MAX_ROW_CUTS + 1], from = 0;

@@ -89,6 +89,31 @@ TEST_CASE(low_functions, of_a_kernel) {
               OP_EXP, 1, 0);
 }
 
+#define BELOW(of, less, sum)                                                   \
+    "row { %m = reduce_max %x {axes=[1], keepdims=1}\n"                        \
+    " %n = reduce_min %x {axes=[1], keepdims=1}\n"                             \
+    " %v = neg %x\n %d = sub " of ", " less "\n %e = exp %d\n"                 \
+    " %f = mul %e, %v\n"                                                       \
+    " %s = reduce_sum " sum " {axes=[1], keepdims=1}\n"                        \
+    " %l = log %s\n %y = add %n, %l }"
+
+/* A sum of exp of what lies below the largest number, as in a logarithm of such
+   a sum, and other sums. */
+TEST_CASE(low_functions, of_sums) {
+    const TargetKind gpu = TARGET_CUDA;
+    check_low(gpu, BELOW("%x", "%m", "%e"), OP_EXP, 1, 1);
+    check_low(TARGET_CPU, BELOW("%x", "%m", "%e"), OP_EXP, 1, 0);
+    check_low(gpu, BELOW("%x", "%n", "%e"), OP_EXP, 1, 0);
+    check_low(gpu, BELOW("%v", "%m", "%e"), OP_EXP, 1, 0);
+    check_low(gpu, BELOW("%m", "%x", "%e"), OP_EXP, 1, 0);
+    check_low(gpu, BELOW("%x", "%m", "%f"), OP_EXP, 1, 0);
+    check_low(gpu,
+              "row { %m = reduce_max %x {axes=[1], keepdims=1}\n"
+              " %d = sub %x, %m\n %e = exp %d\n"
+              " %s = reduce_sum %e {axes=[1], keepdims=1}\n %y = div %e, %s }",
+              OP_EXP, 1, 0);
+}
+
 /* A reader that needs all bits decides, wherever it stands among the others. */
 TEST_CASE(low_functions, of_several_readers) {
     const TargetKind gpu = TARGET_CUDA;

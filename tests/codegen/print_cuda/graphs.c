@@ -100,6 +100,26 @@ const char *const cuda_graphs[] = {
         "%y"),
     ROW("%a: f32[1,30000]", "%m = reduce_max %a {axes=[1]} %y = sub %a, %m",
         "%y"),
+    /* one column of a row is something else, if the row has it: among the first
+       four, or around the end, where the last vector is cut */
+    ROW("%a: bf16[9,16400], %t: i64[9,1]",
+        "%i = iota {axis=1} : i64[9,16400] %q = equal %i, %t "
+        "%m = reduce_max %a {axes=[1]} : f32[9,1] "
+        "%d = sub %a, %m : f32[9,16400] %w = where %q, %d, 0 : f32[9,16400] "
+        "%s = reduce_sum %w {axes=[1]} : f32[9,1] "
+        "%z = reduce_sum %d {axes=[1]} : f32[9,1] "
+        "%o = where %q, 1, 0 : f32[9,16400] %e = sub %d, %o "
+        "%y = mul %e, %m : bf16[9,16400]",
+        "%y, %s, %z"),
+    ROW("%a: bf16[9,16408], %t: i64[9,1]",
+        "%c = slice %a {starts=[0,0], sizes=[9,16403], steps=[1,1]} "
+        "%f = cast %t : f32[9,1] %g = add %f, 16402.0 "
+        "%u = cast %g : i64[9,1] %i = iota {axis=1} : i64[9,16403] "
+        "%q = equal %u, %i %m = reduce_max %c {axes=[1]} : f32[9,1] "
+        "%d = sub %c, %m : f32[9,16403] %w = where %q, %d, 0 : f32[9,16403] "
+        "%s = reduce_sum %w {axes=[1]} : f32[9,1] "
+        "%o = where %q, 1, %d : bf16[9,16403] %y = pad %o {pads=[0,0,0,5]}",
+        "%y, %s"),
     ROW("%a: bf16[6,40]",
         "%c = slice %a {starts=[0,0], sizes=[6,33], steps=[1,1]} "
         "%m = reduce_max %c {axes=[1]} %d = sub %c, %m : bf16[6,33] "
