@@ -168,6 +168,12 @@ static int64_t grad_bytes(const LibAttend *c, int64_t own) {
            panel_bytes(keys, e) + panel_bytes(keys, own) + 2 * step;
 }
 
+/* FlashGrad::all_sums. */
+static int64_t column_bytes(const LibAttend *c) {
+    int64_t d = up_div(c->d, 16) * 16, e = up_div(c->e, 16) * 16;
+    return (8 * FLASH_THREADS + FLASH_WARPS * (d + e)) * (int64_t)sizeof(float);
+}
+
 /* Blocks that share the keys of each of `matrices` (flash_grad.cuh): one,
    unless those are too few, or their sums of dq, `bytes` each, too large. */
 static int64_t grad_slices(int64_t matrices, int64_t blocks, int64_t bytes) {
@@ -177,24 +183,37 @@ static int64_t grad_slices(int64_t matrices, int64_t blocks, int64_t bytes) {
     return n > 0 ? n : 1;
 }
 
+/* Sums of columns of a packed gradient by a kernel behind it. */
+static void put_attend_columns(LibPrint *p, const LibAttend *c) {
+    cl_kernel_each(p, true,
+                   c->q_heads ? c->batch / c->q_heads * c->q_width * c->d : 0);
+    cl_put_operands(p, "");
+    sb_printf(p->sb, "    attend_grad_columns<L%d>(dq, sums);\n}\n", p->number);
+}
+
 static void print_attend_grad(LibPrint *p, const LibAttend *c) {
     int64_t matrices = c->group ? c->batch / c->group : 0; /* of keys */
     /* a mask and dropout take the registers of a second 16 keys */
-    bool second = is_narrow(c) && (is_plain(c) || !c->drop) &&
-                  grad_bytes(c, FLASH_GRAD_NARROW) <= p->s->block_shared;
+    bool asked = c->packed == 2; /* for sums of columns */
+    int64_t beside = asked ? column_bytes(c) : 0;
+    bool second =
+        is_narrow(c) && (is_plain(c) || !c->drop) &&
+        grad_bytes(c, FLASH_GRAD_NARROW) + beside <= p->s->block_shared;
     int64_t own = second ? FLASH_GRAD_NARROW : FLASH_GRAD_WIDE;
     int64_t blocks = up_div(c->u, FLASH_WARPS * own), steps = up_div(c->t, own);
     int64_t rows = c->batch * c->t + matrices * c->u;
     int64_t sums = c->batch * steps * FLASH_GRAD_SUMS * FLASH_THREADS *
                    (int64_t)sizeof(float);
-    int64_t slices = grad_slices(matrices, blocks, sums);
+    int64_t slices = asked ? 1 : grad_slices(matrices, blocks, sums);
     bool flash = runs_flash(c, true, slices * c->batch * steps);
     bool grows = flash && blocks > 1 && sums > 0;
+    bool adds = asked && flash && c->group == 1 && c->trans_b;
     if (rows == 0) return;
     cl_begin(p, NULL, 0);
     cl_put_number(p, "tall", 1);
     cl_put_number(p, "slices", slices);
     cl_put_number(p, "own", own);
+    cl_put_number(p, "adds", adds);
     cl_put_number(p, "shared", grad_bytes(c, own));
     put_attend(p, c, flash, rows, matrices * slices,
                grows ? ", float *partial" : "",
@@ -202,6 +221,8 @@ static void print_attend_grad(LibPrint *p, const LibAttend *c) {
                : flash ? ", nullptr"
                        : "");
     if (flash) p->out->first.shared = (uint32_t)grad_bytes(c, own);
+    if (adds) p->out->first.shared += (uint32_t)beside;
+    if (asked && !adds) put_attend_columns(p, c);
     if (!grows) return;
     p->out->scratch = (uint64_t)(slices * sums);
     /* Sums are written and read again for all blocks of keys, or for all but

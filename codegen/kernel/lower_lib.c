@@ -132,7 +132,7 @@ static void attend(const Node *n, LibAttend *p, const Type *const *t,
     p->k_first = ks.first;
     p->v_width = vs.width;
     p->v_first = vs.first;
-    p->packed = n->nout == 1;
+    p->packed = n->op == OP_ATTEND_GRAD && n->nout < 3 ? n->nout : 0;
     p->batch = dims_product(q, 0, q->rank - 2);
     p->group =
         v->dim[v->rank - 3] ? q->dim[q->rank - 3] / v->dim[v->rank - 3] : 1;
@@ -251,6 +251,13 @@ static const int routine[NUM_OPS] = {
 
 bool lower_has_routine(OpCode op) { return routine[op] != 0; }
 
+/* A result that a packed gradient of attention does not have by itself: its
+   second one are the sums. */
+static bool is_packed_away(const Node *n, const LibInfo *lib, int i, int nout) {
+    return n->op == OP_ATTEND_GRAD && n->nout == 2 && nout == 1 &&
+           i + 1 < (int)lib->noperand;
+}
+
 /* Operands are the node's own, in order, results after inputs. */
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out) {
@@ -266,6 +273,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     int nin = 0, nout = 0;
     out->empty = true;
     for (int i = 0; i < (int)lib->noperand; i++) {
+        if (is_packed_away(n, lib, i, nout)) continue; /* dk, dv: in dq */
         v[i] = lib_writes(lib, i) ? nout < n->nout ? n->out[nout++] : NO_VALUE
                : nin < n->nin     ? n->in[nin++]
                                   : NO_VALUE;

@@ -267,7 +267,7 @@ static Attend attend(const EvalCx *cx, int at) {
                 .scale = attr_float(n, AK_scale),
                 .ratio = attr_float(n, AK_ratio),
                 .salt = attr_int(n, AK_salt),
-                .one = n->nout == 1};
+                .one = n->nout < 3};
     for (int i = 0; i < 3; i++)
         a.part[i] = attend_part(n, i, type_get(cx->in[i]->type));
     const Type *q = &a.part[0].type, *v = &a.part[2].type;
@@ -398,6 +398,10 @@ Status eval_attend_grad(EvalCx *cx) {
                     ds * cx->in[0]->f[q + c];
             }
         }
+    int64_t all = type_count(type_get(cx->out[0]->type));
+    int64_t row = a.part[0].width * a.d;
+    for (int64_t i = 0; i < all && cx->n->nout == 2; i++)
+        cx->out[1]->f[i / (row * a.t) * row + i % row] += cx->out[0]->f[i];
     return OK;
 }
 

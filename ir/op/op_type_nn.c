@@ -310,9 +310,16 @@ static Status attend_one_gradient(TypeCtx *cx) {
     }
     const Type *t = cx->ins[0];
     if (!ok || all != t->dim[t->rank - 2] || last != all)
-        return type_error(cx, "has one result, wants attribute 'heads' that "
-                              "names each head of one operand once");
-    return type_result(cx, 0, t);
+        return type_error(cx, "has no gradient of its own for each operand, "
+                              "wants attribute 'heads' that names each head of "
+                              "one operand once");
+    type_result(cx, 0, t);
+    if (cx->n->nout == 1) return OK;
+    Type sums = *t;
+    sums.dim[t->rank - 3] = 1;
+    sums.dtype = dtype_compute(t->dtype, t->dtype);
+    cx->free_dtype[1] = false;
+    return type_result(cx, 1, &sums);
 }
 
 Status ty_attend_grad(TypeCtx *cx) {
@@ -329,15 +336,13 @@ Status ty_attend_grad(TypeCtx *cx) {
             return type_error(cx, "operand %d is %s, wants the shape of %s", i,
                               TXT(cx->ins[i]), TXT(want[i - 3]));
     }
-    if (cx->n->nout == 1) return attend_one_gradient(cx);
+    if (cx->n->nout < 3) return attend_one_gradient(cx);
     for (int i = 0; i < cx->n->nout; i++) {
         Type t = attend_part(cx->n, i, cx->ins[i]).type;
         if (beside) t = heads_moved(&t);
         type_result(cx, i, &t);
     }
-    return cx->n->nout == 3
-               ? OK
-               : type_error(cx, "has %d results, wants 1 or 3", cx->n->nout);
+    return OK;
 }
 
 /* ---- windows: what convolutions and pools share -------------------------- */

@@ -274,6 +274,7 @@ Status pass_sums(Module *m, PassCtx *cx) {
         Sums s = {.users = graph_users(g, cx->scratch)};
         rewrite_graph(g, cx->scratch, sums_rule, &s);
         sums_of_gradients(g, cx->scratch);
+        sums_of_attention(g, cx->scratch);
     }
     return OK;
 }

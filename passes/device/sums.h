@@ -11,5 +11,8 @@ bool conv_fills_gpu(const Graph *g, const Node *conv);
 /* The sums of a batch norm's gradient come from the kernel of the convolution's
    gradient before it (sums_grad.c). */
 void sums_of_gradients(Graph *g, Arena *scratch);
+/* The gradient of a bias before q, k and v is added up by the kernel of
+   attention's gradient (sums_attend.c). */
+void sums_of_attention(Graph *g, Arena *scratch);
 
 #endif

@@ -429,8 +429,7 @@ void ISA(attend)(int isa, AmpcPool *pool, const LibAttend *p, const void *q,
 
 /* ---- gradient ------------------------------------------------------------ */
 
-/* Buffers for one matrix of keys, for one block of keys, and for one block
-   of queries. */
+/* Buffers for a matrix of keys, a block of keys, and a block of queries. */
 typedef struct AttendGrad {
     float *dqt;                    /* [group][blocks of queries][d][Q_LANES] */
     float *kp, *kt, *vp, *dk, *dv; /* K by rows and by columns, V       */
@@ -580,7 +579,7 @@ void ISA(attend_grad)(int isa, AmpcPool *pool, const LibAttend *p,
                       const void *q, const void *k, const void *v,
                       const void *dy, const void *lse, const void *delta,
                       const void *mask, const void *rng, void *dq, void *dk,
-                      void *dv, void *scratch) {
+                      void *dv, void *sums, void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
@@ -597,4 +596,5 @@ void ISA(attend_grad)(int isa, AmpcPool *pool, const LibAttend *p,
                    .b = attend_blocks(p),
                    .kind = attend_kind(isa, p)};
     pool_run(pool, p->batch / p->group, 1, attend_grad_work, &r);
+    if (p->packed == 2) attend_columns(p, dq, sums);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transpose.h: transposes blocks of TB x TB elements; 16-bit elements are
-   widened. */
+/* transpose.h: transposes blocks of TB x TB elements, 16-bit elements are
+   widened; adds up columns. */
 #ifndef AMPC_CPU_TRANSPOSE_H
 #define AMPC_CPU_TRANSPOSE_H
 
 #include "runtime/cpu/simd.h"
+#include "runtime/program/lib.h"
 
 #ifdef AMPC_PLAIN
 typedef vf v4;
@@ -181,5 +182,18 @@ INLINE void transpose_wide(float *dst, int64_t dld, const void *src, int dtype,
     transpose(dst, dld, src, dtype, ld);
 }
 #endif
+
+/* Of packed gradients of attention: the sums of dq's lines over the rows of t
+   (LibAttend). */
+OUTLINE void attend_columns(const LibAttend *p, const void *dq, void *sums) {
+    const int64_t line = p->q_width * p->d;
+    for (int64_t i = 0; i < p->batch / p->q_heads * line; i++) {
+        int64_t at = i / line * p->t * line + i % line;
+        float sum = 0;
+        for (int64_t row = 0; row < p->t; row++)
+            sum += load1(dq, (int)p->dq_dtype, at + row * line);
+        store1(sums, (int)p->lse_dtype, i, sum);
+    }
+}
 
 #endif

@@ -181,7 +181,8 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
             const typename P::V *v, const typename P::Y *dy,
             const typename P::Lse *lse, const typename P::Delta *delta,
             const typename P::Mask *mask, const typename P::Rng *rng,
-            typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv) {
+            typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv,
+            typename P::Lse *) {
     typedef AttendLayout<P> At;
     Attend<P> a = {q, k, mask, rng};
     long long i = flat_index<long long>(), rows = P::batch * P::t;
@@ -230,6 +231,20 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
                            y[c]);
         }
     }
+}
+
+/* The sums of a packed gradient's columns over the rows of each matrix of rows,
+   where the kernel before has no sums of its own. */
+template <class P>
+__device__ void attend_grad_columns(const typename P::DQ *dq,
+                                    typename P::Lse *sums) {
+    constexpr long long pitch = AttendLayout<P>::DQ::pitch;
+    const long long i = flat_index<long long>();
+    if (i >= P::batch / some(P::q_heads) * pitch) return;
+    const typename P::DQ *from = dq + i / pitch * P::t * pitch + i % pitch;
+    float sum = 0;
+    for (long long row = 0; row < P::t; row++) sum += widen(from[row * pitch]);
+    sums[i] = narrow<typename P::Lse>(sum);
 }
 
 #endif

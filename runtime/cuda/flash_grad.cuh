@@ -6,7 +6,9 @@
    five products in all.  dk and dv are sums in registers.  dq is a sum over
    blocks of keys, which grows in memory, in fp32, in their order, whichever
    block runs first.  P::slices blocks of threads share the keys of a matrix;
-   each has sums of its own, which a second kernel adds in order. */
+   each has sums of its own, which a second kernel adds in order.
+   P::adds: one block has all keys of a matrix, and adds up the columns of what
+   it stores, warp by warp, for the bias before them. */
 #ifndef AMPC_FLASH_GRAD_CUH
 #define AMPC_FLASH_GRAD_CUH
 
@@ -23,6 +25,12 @@ template <class P> struct FlashGrad {
     static constexpr int steps = (int)up_div(P::t, step);
     static constexpr int group = (int)some(P::group), slices = (int)P::slices;
     static constexpr bool grows = blocks > 1; /* dq has several terms */
+    /* sums of columns: dq's, a thread's own terms; dk's and dv's, a warp's */
+    static constexpr int own_sums = 8, dk0 = FLASH_THREADS * own_sums;
+    static constexpr int dv0 = dk0 + FLASH_WARPS * F::d;
+    static constexpr int all_sums = dv0 + FLASH_WARPS * F::e;
+    static_assert(!P::adds || (slices == 1 && group == 1 && !F::turned),
+                  "a block has all rows of a column");
 
     struct In {
         Panel<step, F::d> q;
@@ -43,7 +51,7 @@ template <class P> struct FlashGrad {
     const typename P::Lse *lse;
     const typename P::Delta *delta;
     typename P::DQ *dq;
-    float *partial;
+    float *partial, *columns; /* columns: of all warps */
 
     /* The first step of queries for a block of keys: that of the first query
        that reads any.  Block 0 meets all of them. */
@@ -98,6 +106,70 @@ template <class P> struct FlashGrad {
         for (int i = 0; i < 4; i++) x[n][i] *= Attend<P>::scale();
         flash_store<(int)P::d, Q::pitch, false>(dq + Q::at(matrix, 0), x,
                                                 j + dq_row(), F::t, dq_col());
+    }
+
+    /* Adds lines row0 .. of dk or dv, as they are stored, to the warp's sums of
+       its N columns. */
+    template <int N, int NT>
+    __device__ void add_own(int to, const float (&x)[NT][4], int row0) const {
+        float *const sums = columns + to + flash_warp() * N;
+        UNROLL
+        for (int n = 0; n < NT; n++) UNROLL
+        for (int i = 0; i < 2; i++) {
+            float sum = 0;
+            UNROLL
+            for (int k = i; k < 4; k += 2)
+                if (row0 + flash_row(k) < F::u)
+                    sum += widen(narrow<typename P::DQ>(x[n][k]));
+            UNROLL
+            for (int by = 4; by < 32; by *= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, by);
+            if (threadIdx.x % 32 < 4) sums[flash_col(n, i)] += sum;
+        }
+    }
+    /* The same for dq: to the thread's own sums, since the registers of
+       shuffles would be too many. */
+    __device__ void add_own_dq(const float (&x)[4][4], int row0) const {
+        float *const sums = columns + threadIdx.x * own_sums;
+        UNROLL
+        for (int n = 0; n < 4; n++) UNROLL
+        for (int k = 0; k < 4; k++)
+            if (row0 + flash_row(k) < F::t)
+                sums[2 * n + k % 2] += widen(narrow<typename P::DQ>(x[n][k]));
+    }
+    /* The sum of dq's column c over all threads that have terms of it. */
+    __device__ float dq_sum(int c) const {
+        const int at = c % 32 / 8 * 2 + c % 2;
+        float sum = 0;
+        for (int i = c % 8 / 2; i < FLASH_THREADS; i += 4) {
+            const int from = (mt == 2 ? i / 32 % 2 : i / 32) * 32;
+            if (from == c / 32 * 32) sum += columns[i * own_sums + at];
+        }
+        return sum;
+    }
+    template <int N> __device__ float own_sum(int from, int c) const {
+        float sum = 0;
+        UNROLL
+        for (int w = 0; w < FLASH_WARPS; w++) sum += columns[from + w * N + c];
+        return sum;
+    }
+    /* The sums of a gradient's matrix, which are where its columns are. */
+    template <class Rows>
+    static __device__ typename P::Lse *sums_of(typename P::Lse *to,
+                                               int matrix) {
+        return to + matrix / (int)some(At::qh) * Rows::pitch +
+               Rows::at(matrix, 0) % Rows::pitch;
+    }
+    __device__ void put_sums(typename P::Lse *to, int matrix) const {
+        typedef typename P::Lse T;
+        T *const q = sums_of<typename At::DQ>(to, matrix);
+        T *const k = sums_of<typename At::DK>(to, matrix);
+        T *const v = sums_of<typename At::DV>(to, matrix);
+        const int i = (int)threadIdx.x;
+        static_assert(F::d <= FLASH_THREADS && F::e <= FLASH_THREADS, "");
+        if (i < P::d) q[i] = narrow<T>(dq_sum(i));
+        if (i < P::d) k[i] = narrow<T>(own_sum<F::d>(dk0, i));
+        if (i < P::e) v[i] = narrow<T>(own_sum<F::e>(dv0, i));
     }
 
     __device__ void fill(In &to, int matrix, int j) const {
@@ -197,9 +269,10 @@ template <class P> struct FlashGrad {
             }
         }
         if (grows && before) add(x, old);
-        if (slices == 1 && last)
+        if (slices == 1 && last) {
             store_dq(dq, x, matrix, j);
-        else
+            if constexpr (P::adds) add_own_dq(x, j + dq_row());
+        } else
             store_sums(sums, x);
     }
 
@@ -239,6 +312,10 @@ template <class P> struct FlashGrad {
             UNROLL
             for (int c = 0; c < F::d / 8; c++) UNROLL
             for (int i = 0; i < 4; i++) to.dk[m][c][i] *= all.scale();
+            if constexpr (P::adds) {
+                add_own<F::d>(dk0, to.dk[m], first + 16 * m);
+                add_own<F::e>(dv0, to.dv[m], first + 16 * m);
+            }
             if (dk)
                 flash_store<(int)P::d, K::pitch, F::turned>(
                     dk + F::template keys_at<K>(matrix), to.dk[m],
@@ -257,20 +334,28 @@ attend_grad_flash(const typename P::Q *q, const typename P::K *k,
                   const typename P::Lse *lse, const typename P::Delta *delta,
                   const typename P::Mask *mask, const typename P::Rng *rng,
                   typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv,
-                  float *partial) {
+                  typename P::Lse *sums, float *partial) {
     typedef FlashGrad<P> G;
     BLOCK_SHARED(bytes);
     auto &shared = *reinterpret_cast<typename G::Shared *>(bytes);
     constexpr unsigned matrices = (unsigned)(P::batch / G::group);
     const Attend<P> all = {q, k, mask, rng};
-    const G grad = {all, v, dy, lse, delta, dq, partial};
+    float *const columns = reinterpret_cast<float *>(bytes + sizeof shared);
+    const G grad = {all, v, dy, lse, delta, dq, partial, columns};
     /* where attention is causal, the first slice has most queries */
     const int slice = (int)(blockIdx.x / some(matrices));
     const int matrix = (int)(blockIdx.x % some(matrices));
+    if constexpr (P::adds)
+        for (int i = (int)threadIdx.x; i < G::all_sums; i += FLASH_THREADS)
+            columns[i] = 0;
     UNROLL_1
     for (int b = slice; b < G::blocks; b += G::slices)
         grad.block(shared, matrix, b, slice, attend_result<P>(dq, dk),
                    attend_result<P>(dq, dv));
+    if constexpr (P::adds) {
+        __syncthreads();
+        grad.put_sums(sums, matrix);
+    }
 }
 
 /* Adds the slices of dq. */

@@ -196,6 +196,10 @@ static const Row rows[] = {
      "%l: f32[1,5,2], %d: f32[1,5]",
      "%a, %b, %c = attend_grad %q, %k, %v, %y, %l, %d",
      "! operand 5 is f32[1,5], wants the shape of f32[1,5,1]"},
+    {"%x: f16[2,5,3,4], %y: f16[2,5,1,4], %l: f32[2,1,5,2], %d: f32[2,5,1,1]",
+     "%a, %s = attend_grad %x, %x, %x, %y, %l, %d {heads=[0,1,1,1,2,1], "
+     "trans_b=1}",
+     "f16[2,5,3,4] f32[2,1,3,4]"},
     {"%x: f32[5,2]", "%y = trilu %x {upper=1, k=-1}", "f32[5,2]"},
     {"%x: f32[5]", "%y = trilu %x", "! rank 2 or more"},
     /* ---- reductions */

@@ -106,11 +106,12 @@ static int attend_bufs(const CudaCase *c, CudaBuf *b) {
     }
     memcpy(b, (CudaBuf[]){q, k, v, y, lse, delta, m, rng, q, k, v},
            11 * sizeof *b);
+    b[11] = (CudaBuf){p->lse_dtype, p->packed == 2 ? q.count / p->t : -1, NULL};
     b[8] = (CudaBuf){p->dq_dtype, queries * p->d, NULL};
     b[9] = (CudaBuf){p->dk_dtype, keys * p->u * p->d, NULL};
     b[10] = (CudaBuf){p->dv_dtype, keys * p->u * p->e, NULL};
     if (p->packed) b[8].count = q.count, b[9].count = b[10].count = -1;
-    return 11;
+    return 12;
 }
 
 int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
@@ -409,6 +410,13 @@ static const CudaCase attend_cases[] = {
     ATTEND("one operand of groups", F16, SIZES_OF(2, 70, 70, 128, 128),
            BESIDE(4, 2, 4, 8, 2, 8, 0, 8), .packed = 1, .scale = TENTH,
            .mask_div = 4, .mask_mod = 1, .mask_cols = 1),
+    ATTEND("one operand, its sums", BF16, SIZES_OF(1, 150, 150, 64, 64),
+           BESIDE(2, 1, 0, 6, 2, 6, 4, 6), .packed = 2, .causal = 1,
+           .scale = TENTH),
+    ATTEND("odd features, their sums", F16, SIZES_OF(1, 90, 90, 44, 44),
+           BESIDE(4, 1, 8, 12, 0, 12, 4, 12), .packed = 2, .scale = TENTH),
+    ATTEND("one operand of groups, its sums", F16, SIZES_OF(2, 70, 70, 32, 32),
+           BESIDE(4, 2, 4, 8, 2, 8, 0, 8), .packed = 2, .scale = TENTH),
     ATTEND("heads beside rows", BF16, SIZES_OF(2, 90, 65, 48, 80),
            BESIDE(2, 2, 1, 4, 0, 1, 1, 3), .causal = 1, .offset = 2,
            .scale = TENTH),
@@ -418,6 +426,8 @@ static const CudaCase attend_cases[] = {
            BESIDE(2, 2, 1, 4, 1, 2, 0, 1), .causal = 1, .scale = QUARTER),
     ATTEND("one operand, f32", F32, SIZES_OF(1, 20, 20, 6, 6),
            BESIDE(1, 1, 2, 3, 0, 3, 1, 3), .packed = 1, .scale = QUARTER),
+    ATTEND("one operand, f32, its sums", F32, SIZES_OF(1, 20, 20, 6, 6),
+           BESIDE(1, 1, 2, 3, 0, 3, 1, 3), .packed = 2, .scale = QUARTER),
     /* as many matrices as a GPU has blocks, or half of them, so that a block of
        the gradient has several times its keys; rows that see none */
     ATTEND_MANY("blocks of keys", BF16, 264, SIZES(1, 20, 70, 16, 72),
