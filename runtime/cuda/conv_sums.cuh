@@ -21,8 +21,8 @@ template <class P> struct StoreSums : StoreConv<P> {
     template <class I>
     __device__ void keep(I channel, I strip, float sum, float square) const {
         I at = strip * Conv<P>::k + channel;
-        if (sums) sums[at] = sum;
-        if (squares) squares[at] = square;
+        ampc_store_f32(sums, at, sum);
+        ampc_store_f32(squares, at, square);
     }
 };
 
@@ -93,8 +93,8 @@ template <class P> struct ConvGate {
     }
     __device__ void keep(I m, I strip, float sum, float product) const {
         I at = strip * G::c + (channel + m);
-        if (sums) sums[at] = sum;
-        if (products) products[at] = product;
+        ampc_store_f32(sums, at, sum);
+        ampc_store_f32(products, at, product);
     }
 };
 

@@ -324,7 +324,10 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
     constexpr unsigned blocks = (unsigned)up_div(F::t, F::rows);
     /* blocks that attend to most keys start first */
     const int row0 = (int)(blocks - 1 - blockIdx.x % blocks) * F::rows;
-    const int warp0 = row0 + flash_warp() * 16 * F::mt;
+    /* one number for a warp, as the compiler sees, too: else each shuffle of
+       the loop is there twice, once for lanes that are apart */
+    const int warp = __shfl_sync(0xffffffffu, flash_warp(), 0);
+    const int warp0 = row0 + warp * 16 * F::mt;
     const int matrix = (int)(blockIdx.x / blocks);
     unsigned a[F::mt][F::d / 16][4];
     F::template fill<typename F::At::Q>(shared.q, q + F::At::Q::at(matrix, 0),
@@ -332,7 +335,7 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
     flash_wait();
     UNROLL
     for (int m = 0; m < F::mt; m++)
-        flash_rows<false>(a[m], shared.q, (flash_warp() * F::mt + m) * 16);
+        flash_rows<false>(a[m], shared.q, (warp * F::mt + m) * 16);
     __syncthreads();
     k += F::template keys_at<typename F::At::K>(matrix / (int)some(P::group));
     v += F::At::V::at(matrix / (int)some(P::group), 0);

@@ -192,6 +192,7 @@ __device__ void product_after(typename P::C *c, const ProductShape &s,
                               const ProductAfter &after) {
     long long count = s.m * s.n * s.batch;
     long long step = (long long)gridDim.x * blockDim.x;
+    UNROLL_1
     for (long long i = flat_index<long long>(); i < count; i += step)
         c[i] = after.template finish<typename P::C>(
             (typename P::Acc)widen(c[i]), i, i % s.n);

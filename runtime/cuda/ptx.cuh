@@ -209,6 +209,20 @@ static __device__ __forceinline__ unsigned short ampc_load_16(const void *from,
     return v;
 }
 
+/* Stores x as element `at`, unless `to` is null: a branch would double the loop
+   around it, one for each answer. */
+static __device__ __forceinline__ void ampc_store_f32(float *to, long long at,
+                                                      float x) {
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "setp.ne.u32 there, %2, 0;\n"
+                 "@there st.global.f32 [%0], %1;\n"
+                 "}"
+                 :
+                 : "l"(to + at), "f"(x), "r"((unsigned)(to != nullptr))
+                 : "memory");
+}
+
 /* 2^x with an error of up to 2 units in the last place; subnormal results
  * become 0. Each lane calls it by itself. */
 static __device__ __forceinline__ float ampc_exp2(float x) {

@@ -313,7 +313,8 @@ __device__ void tile_flush_strips(const float (&slice)[ROWS][PITCH], const P &p,
     constexpr int units = T::n / each;
     static_assert(ROWS * units % T::threads == 0 && T::n % wide == 0, "whole");
     UNROLL_1
-    for (int e = (int)threadIdx.x; e < ROWS * units; e += T::threads) {
+    for (int k = 0; k < ROWS * units / T::threads; k++) {
+        int e = k * T::threads + (int)threadIdx.x;
         int r = e / units, c = e % units * each;
         typename P::I m = p.m0 + row_of(r), n = p.n0 + c, from = n - c % wide;
         int cols = P::whole_n || p.n - from > wide ? wide : (int)(p.n - from);
@@ -353,7 +354,8 @@ __device__ void tile_flush_pairs(const float (&slice)[ROWS][PITCH], const P &p,
     constexpr int wide = pairs_of<Out>, lanes = wide / near;
     static_assert(lanes <= 32 && ROWS * units % T::threads == 0, "whole warps");
     UNROLL_1
-    for (int e = (int)threadIdx.x; e < ROWS * units; e += T::threads) {
+    for (int k = 0; k < ROWS * units / T::threads; k++) {
+        int e = k * T::threads + (int)threadIdx.x;
         int r = e / units, c = e % units * near;
         typename P::I m = p.m0 + row_of(r), n = p.n0 + c;
         bool in = (P::whole_m || m < p.m) && (P::whole_n || n < p.n);

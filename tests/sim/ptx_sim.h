@@ -268,6 +268,10 @@ SIM_INLINE unsigned short ampc_load_16(const void *from, bool in) {
     return in ? *(const unsigned short *)from : 0;
 }
 
+SIM_INLINE void ampc_store_f32(float *to, long long at, float x) {
+    if (to) to[at] = x;
+}
+
 SIM_INLINE float ampc_exp2(float x) {
     float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;

@@ -339,6 +339,19 @@ TEST_CASE(sim, a_load_that_is_left_out_is_zero) {
     sim()->twin_close(t);
 }
 
+TEST_CASE(sim, a_store_without_an_address_is_left_out) {
+    SimTwin *t = twin_of(K "k0(float *x) {\n"
+                           "    int t = threadIdx.x;\n"
+                           "    ampc_store_f32(t % 2 ? nullptr : x, t, t);\n"
+                           "}\n");
+    float x[32], *px = x;
+    void *params[] = {&px};
+    for (int i = 0; i < 32; i++) x[i] = -1;
+    CHECK_EQ_INT(sim()->run(t, "k0", 1, 32, 0, params), 0);
+    for (int i = 0; i < 32; i++) CHECK_EQ_INT((int)x[i], i % 2 ? -1 : i);
+    sim()->twin_close(t);
+}
+
 TEST_CASE(sim, asynchronous_copies_are_there_when_waited_for) {
     SimTwin *t =
         twin_of(K "k0(float *x, const float *y) {\n"
