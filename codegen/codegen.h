@@ -88,6 +88,10 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
     "-std=gnu17 -O2 -ffp-contract=off -fno-math-errno -fno-trapping-math "     \
     "-fno-strict-aliasing"
 
+/* Kernels call the runtime's routines of the level with that prefix
+   (runtime/cpu/kmath_calls.h). */
+#define KERNEL_CALLS "-DKM_ROUTINES=\"ampc_%s\""
+
 /* For --quick: gcc's -Og without the optimisations that kmath.h selects. */
 #define KERNEL_QUICK " -Og -DKM_QUICK"
 

@@ -166,8 +166,9 @@ static Status put_kernel_parts(EmitSo *e, const IsaLevel *l, const char *name,
         TRY(put_kernels(e, e->dir, j.source, l, p, &n));
         if (n == 0) continue;
         j.words = arena_printf(
-            e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s %s -o %s",
-            e->opt->quick ? KERNEL_QUICK : "", l->flags, j.source, j.object);
+            e->a, KERNEL_CFLAGS "%s " CC_COMMON " %s " KERNEL_CALLS " %s -o %s",
+            e->opt->quick ? KERNEL_QUICK : "", l->flags, l->prefix, j.source,
+            j.object);
         vec_push(e->a, &e->jobs, j);
     }
     return OK;

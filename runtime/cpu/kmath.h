@@ -66,13 +66,6 @@ typedef unsigned long long uint64_t;
 #else
 #define KM_NO_UNROLL
 #endif
-/* Folds are called, not copied into every kernel; their lanes must be
-   unrolled into registers. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define KM_CALLED static __attribute__((noinline, unused, optimize("O3")))
-#else
-#define KM_CALLED static __attribute__((noinline, unused))
-#endif
 
 #endif
 
@@ -137,6 +130,8 @@ KM_INLINE double km_double(uint64_t u) {
 /* ---- kernels of one text (C only) ---------------------------------------- */
 
 #ifndef __cplusplus
+#include "kmath_calls.h"
+
 #include "kmath_arrays.h"
 #include "kmath_size.h"
 #endif
@@ -282,75 +277,11 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     return (float)(int32_t)((i & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 
-/* ---- folds --------------------------------------------------------------- */
+/* ---- folds (C only; those of GPUs are in cuda/fold.cuh) ------------------ */
 
-#ifndef __cplusplus /* GPU kernels fold across threads: cuda/fold.cuh */
+#ifndef __cplusplus
 
-/* Sets each of the 16 lanes for which p[i..n) has an element; FROM holds the
-   previous values of the lanes. */
-#ifdef __AVX2__ /* loads only some lanes of a vector */
-#define KM_REST(T, START, FROM, EXPR)                                          \
-    const T *restrict rest = p + i;                                            \
-    T some[16];                                                                \
-    int left = (int)(n - i);                                                   \
-    for (int k = 0; k < 16; k++) some[k] = k < left ? rest[k] : START;         \
-    for (int k = 0; k < 16; k++) {                                             \
-        x = FROM, y = some[k];                                                 \
-        lane[k] = EXPR;                                                        \
-    }
-#else
-#define KM_REST(T, START, FROM, EXPR)                                          \
-    for (int k = 0; k < (int)(n - i); k++) {                                   \
-        x = lane[k], y = p[i + k];                                             \
-        lane[k] = EXPR;                                                        \
-    }
-#endif
-
-#define KM_HALF(w, T, from, to, EXPR)                                          \
-    T to[w];                                                                   \
-    for (int k = 0; k < (w); k++) {                                            \
-        x = from[k], y = from[k + (w)];                                        \
-        to[k] = EXPR;                                                          \
-    }
-
-/* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
-   depends on n alone. */
-#define KM_FOLD(NAME, T, START, LOOP, EXPR)                                    \
-    KM_CALLED T NAME(T acc, const T *restrict p, int64_t n) {                  \
-        T lane[16], x, y;                                                      \
-        int64_t i = 0;                                                         \
-        if (n <= 4) { /* one by one: a vector load would wait for stores just  \
-                         made */                                               \
-            T even = START, odd = START;                                       \
-            if (n > 0) x = even, y = p[0], even = EXPR;                        \
-            if (n > 2) x = even, y = p[2], even = EXPR;                        \
-            if (n > 1) x = odd, y = p[1], odd = EXPR;                          \
-            if (n > 3) x = odd, y = p[3], odd = EXPR;                          \
-            x = even, y = odd;                                                 \
-            y = EXPR, x = acc;                                                 \
-            return EXPR;                                                       \
-        }                                                                      \
-        for (int k = 0; k < 16; k++) lane[k] = START;                          \
-        for (; i + 16 <= n; i += 16) {                                         \
-            LOOP for (int k = 0; k < 16; k++) {                                \
-                x = lane[k], y = p[i + k];                                     \
-                lane[k] = EXPR;                                                \
-            }                                                                  \
-        }                                                                      \
-        if (i == 0) {                                                          \
-            KM_REST(T, START, START, EXPR)                                     \
-        } else if (i < n) {                                                    \
-            KM_REST(T, START, lane[k], EXPR)                                   \
-        }                                                                      \
-        KM_HALF(8, T, lane, eight, EXPR)                                       \
-        KM_HALF(4, T, eight, four, EXPR)                                       \
-        KM_HALF(2, T, four, two, EXPR)                                         \
-        x = two[0], y = two[1];                                                \
-        y = EXPR, x = acc;                                                     \
-        return EXPR;                                                           \
-    }
-
-/* acc and t[0..16), folded as KM_FOLD does; inlined. */
+/* acc and t[0..16), folded as FOLD_SUM does; inlined. */
 #define KM_SUM_LANES(S, T)                                                     \
     KM_VECTOR T SUM_LANES_##S(T acc, const T *t) {                             \
         T eight[8], four[4];                                                   \
@@ -361,20 +292,9 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 KM_SUM_LANES(F32, float)
 KM_SUM_LANES(F64, double)
 
-/* `|` because || would branch; keeps NaN */
-#define KM_LARGER  (((y > x) | (y != y)) ? y : x)
-#define KM_SMALLER (((y < x) | (y != y)) ? y : x)
-#define KM_FOLDS(S, T, LEAST, MOST)                                            \
-    KM_FOLD(FOLD_SUM_##S, T, 0, , x + y)                                       \
-    KM_FOLD(FOLD_PROD_##S, T, 1, , x *y)                                       \
-    KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, KM_LARGER)                   \
-    KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, KM_SMALLER)
-KM_FOLDS(F32, float, -INFINITY, INFINITY)
-KM_FOLDS(F64, double, -(double)INFINITY, (double)INFINITY)
-KM_FOLD(FOLD_SUM_I64, int64_t, 0, , (int64_t)((uint64_t)x + (uint64_t)y))
-KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x *(uint64_t)y))
-KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , y > x ? y : x)
-KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , y < x ? y : x)
+#if !defined KM_ROUTINES || defined KM_CALLED
+#include "kmath_called.h"
+#endif
 
 #endif /* __cplusplus */
 #endif

@@ -29,12 +29,6 @@ KM_VECTOR void WIDEN16_BF16(float *to, const uint16_t *from) {
     }
 }
 
-KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
-                          int64_t n) {
-    for (; n >= 16; n -= 16, to += 16, from += 16) WIDEN16_BF16(to, from);
-    for (int64_t i = 0; i < n; i++) to[i] = BF16_TO_F32(from[i]);
-}
-
 /* from[] must contain values that the 16-bit format can represent. */
 KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
@@ -42,29 +36,11 @@ KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
                                     (km_bits(from[i + 8]) & 0xffff0000u));
 }
 
-KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
-                         int64_t n) {
-    for (; n >= 16; n -= 16, to += 16, from += 16) PACK16_BF16(to, from);
-    for (int64_t i = 0; i < n; i++) to[i] = EXACT_BF16(from[i]);
-}
-
-/* NARROW_BF16 for short arrays and for arrays with NaN. */
+/* NARROW16_BF16 one by one. */
 KM_VECTOR void km_narrow16_each(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
         km_put_pair(to + 2 * i, km_bits(ROUND_BF16(from[i])) >> 16 |
                                     km_bits(ROUND_BF16(from[i + 8])));
-}
-
-KM_CALLED void km_narrow_each(uint16_t *restrict to, const float *restrict from,
-                              int64_t n) {
-    for (; n >= 16; n -= 16, to += 16, from += 16) km_narrow16_each(to, from);
-    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
-}
-
-/* Narrows n elements in order. */
-KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
-                           int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
 }
 
 /* STORE_BF16 rounds in the same loop, or leaves a piece of values for a
@@ -178,58 +154,6 @@ KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
 }
 #endif
 
-#if defined __AVX2__ && !defined __AVX512F__ && !defined __clang__
-typedef uint32_t km_word4 __attribute__((vector_size(16)));
-typedef int km_int4 __attribute__((vector_size(16)));
-
-KM_VECTOR km_word8 km_words(const float *low, const float *high) {
-    km_word4 a, b;
-    __builtin_memcpy(&a, low, sizeof a);
-    __builtin_memcpy(&b, high, sizeof b);
-    return (km_word8)__builtin_ia32_vinsertf128_si256(
-        __builtin_ia32_si256_si((km_int4)a), (km_int4)b, 1);
-}
-
-/* Returns the number converted; 0 if the piece has a NaN. NaN is rare: the
-   whole piece is searched for one before any is replaced. */
-KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
-                               int in_order) {
-    km_word8 nan = {0}, a, b;
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        if (in_order) {
-            a = km_words(from + i, from + i + 8);
-            b = km_words(from + i + 4, from + i + 12);
-        } else {
-            __builtin_memcpy(&a, from + i, sizeof a);
-            __builtin_memcpy(&b, from + i + 8, sizeof b);
-        }
-        km_char32 h = (km_char32)km_round_pairs(a, b);
-        nan |= km_unordered(a, b);
-        if (in_order) h = km_deinterleave(h);
-        __builtin_memcpy(to + i, &h, sizeof h);
-    }
-    return __builtin_ia32_movmskps256((km_real8)nan) ? 0 : i;
-}
-
-KM_CALLED void NARROW_BF16(uint16_t *restrict to, const float *restrict from,
-                           int64_t n) {
-    int64_t i = km_round_all(to, from, n, 0);
-    km_narrow_each(to + i, from + i, n - i);
-}
-
-KM_CALLED void PUT_BF16(uint16_t *restrict to, const float *restrict from,
-                        int64_t n) {
-    int64_t i = km_round_all(to, from, n, 1);
-    km_put_each(to + i, from + i, n - i);
-}
-#else
-#define NARROW_BF16 km_narrow_each
-#ifndef __AVX512F__
-#define PUT_BF16 km_put_each
-#endif
-#endif
-
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));
 typedef float km_float8 __attribute__((vector_size(32)));
@@ -277,36 +201,6 @@ KM_VECTOR void NARROW16_F16(uint16_t *to, const float *from) {
 }
 #endif
 
-/* Converts the last n % 16 elements: the last vector may overlap the
-   previous one. */
-KM_CALLED void km_widen_rest(float *to, const uint16_t *from, int64_t n) {
-    float wide[8];
-    uint16_t half[8] = {0};
-    int64_t i = n & -16;
-    if (i + 8 < n) km_widen8(to + i, from + i);
-    if (n >= 8) {
-        km_widen8(to + n - 8, from + n - 8);
-    } else {
-        __builtin_memcpy(half, from, 2 * (uint64_t)n);
-        km_widen8(wide, half);
-        __builtin_memcpy(to, wide, 4 * (uint64_t)n);
-    }
-}
-
-KM_CALLED void km_narrow_rest(uint16_t *to, const float *from, int64_t n) {
-    float wide[8] = {0};
-    uint16_t half[8];
-    int64_t i = n & -16;
-    if (i + 8 < n) km_narrow8(to + i, from + i);
-    if (n >= 8) {
-        km_narrow8(to + n - 8, from + n - 8);
-    } else {
-        __builtin_memcpy(wide, from, 4 * (uint64_t)n);
-        km_narrow8(half, wide);
-        __builtin_memcpy(to, half, 2 * (uint64_t)n);
-    }
-}
-
 /* Converts n < 16 elements; n is mostly a constant. */
 KM_VECTOR void WIDEN_REST_F16(float *to, const uint16_t *from, int64_t n) {
     km_float8 x;
@@ -346,26 +240,10 @@ KM_VECTOR void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
 #define NARROW16_F16(to, from) NARROW_F16(to, from, 16)
 #define WIDEN_REST_F16         WIDEN_F16
 #define NARROW_REST_F16        NARROW_F16
-
-KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = F16_TO_F32(from[i]);
-}
-
-KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_F16(from[i]);
-}
 #endif
 
 /* Arrays of 8-bit floats. */
 #define KM_BYTES(E)                                                            \
-    KM_CALLED void WIDEN_##E(float *restrict to, const uint8_t *restrict from, \
-                             int64_t n) {                                      \
-        for (int64_t i = 0; i < n; i++) to[i] = E##_TO_F32(from[i]);           \
-    }                                                                          \
-    KM_CALLED void NARROW_##E(uint8_t *restrict to,                            \
-                              const float *restrict from, int64_t n) {         \
-        for (int64_t i = 0; i < n; i++) to[i] = F32_TO_##E(from[i]);           \
-    }                                                                          \
     KM_VECTOR void WIDEN16_##E(float *to, const uint8_t *from) {               \
         WIDEN_##E(to, from, 16);                                               \
     }                                                                          \
@@ -467,18 +345,6 @@ KM_VECTOR void NARROW_REST_F8E4M3(uint8_t *to, const float *from, int64_t n) {
     __builtin_memcpy(wide, from, 4 * (uint64_t)n);
     NARROW16_F8E4M3(code, wide);
     __builtin_memcpy(to, code, (uint64_t)n);
-}
-
-KM_CALLED void WIDEN_F8E4M3(float *to, const uint8_t *from, int64_t n) {
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) WIDEN16_F8E4M3(to + i, from + i);
-    if (i < n) WIDEN_REST_F8E4M3(to + i, from + i, n - i);
-}
-
-KM_CALLED void NARROW_F8E4M3(uint8_t *to, const float *from, int64_t n) {
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) NARROW16_F8E4M3(to + i, from + i);
-    if (i < n) NARROW_REST_F8E4M3(to + i, from + i, n - i);
 }
 #else
 KM_BYTES(F8E4M3)

@@ -124,8 +124,8 @@ static const struct {
     {"runtime/cpu/kmath_narrow.h", " F32_TO_%s(", NULL, NULL},
     {"runtime/cpu/kmath_narrow.h", " ROUND_%s(", NULL, NULL},
     {"runtime/cpu/kmath_narrow.h", " EXACT_%s(", NULL, NULL},
-    {"runtime/cpu/kmath_arrays.h", " WIDEN_%s(", NULL, "KM_BYTES(%s)"},
-    {"runtime/cpu/kmath_arrays.h", " NARROW_%s(", NULL, "KM_BYTES(%s)"},
+    {"runtime/cpu/kmath_calls.h", "KM_CALL_WIDEN(%s, ", NULL, NULL},
+    {"runtime/cpu/kmath_calls.h", "KM_CALL_NARROW(%s, ", NULL, NULL},
     {"runtime/cuda/device.cuh", NULL, "struct %s {", NULL},
     {"runtime/cuda/device.cuh", NULL, "widen(%s ", NULL},
     {"runtime/cuda/device.cuh", NULL, "Narrow<%s>", NULL}};

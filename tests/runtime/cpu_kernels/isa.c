@@ -57,6 +57,57 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     }
 }
 
+/* ---- what kernels call --------------------------------------------------- */
+
+#define ISA_HERE
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    extern float ampc_v##number##_FOLD_SUM_F32(float, const float *, int64_t)  \
+        __attribute__((weak));                                                 \
+    extern void ampc_v##number##_NARROW_BF16(uint16_t *, const float *,        \
+                                             int64_t) __attribute__((weak));   \
+    extern void ampc_v##number##_NARROW_F8E4M3(uint8_t *, const float *,       \
+                                               int64_t) __attribute__((weak));
+#include "runtime/cpu/isa.def"
+
+/* The routines of kmath_isa.c have the bits of the functions that the text of
+   --target c contains, NaN and any length included. */
+TEST_CASE(isa, kernels_call_routines_of_equal_bits) {
+    static const struct {
+        int number;
+        float (*fold)(float, const float *, int64_t);
+        void (*bf16)(uint16_t *, const float *, int64_t);
+        void (*f8)(uint8_t *, const float *, int64_t);
+    } rows[] = {
+#define ISA_HERE
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {number, ampc_v##number##_FOLD_SUM_F32, ampc_v##number##_NARROW_BF16,      \
+     ampc_v##number##_NARROW_F8E4M3},
+#include "runtime/cpu/isa.def"
+    };
+    enum { MOST = 70 };
+    float x[MOST];
+    int compared = 0;
+    for (int i = 0; i < MOST; i++) x[i] = (float)rnd_value();
+    x[37] = NAN;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].fold || rows[i].number > cpu_isa_level()) continue;
+        for (int n = 0; n <= MOST; n++, compared++) {
+            uint16_t h[MOST] = {0}, h0[MOST] = {0};
+            uint8_t b[MOST] = {0}, b0[MOST] = {0};
+            float sum = rows[i].fold(0.5f, x, n < 37 ? n : 37);
+            CHECK_EQ_INT(km_bits(sum),
+                         km_bits(FOLD_SUM_F32(0.5f, x, n < 37 ? n : 37)));
+            rows[i].bf16(h, x, n), NARROW_BF16(h0, x, n);
+            CHECK(!memcmp(h, h0, sizeof h));
+            rows[i].f8(b, x, n), NARROW_F8E4M3(b0, x, n);
+            CHECK(!memcmp(b, b0, sizeof b));
+        }
+    }
+    CHECK(compared > 0);
+}
+
+/* ---- the choice of a level ----------------------------------------------- */
+
 /* The word takes the level, whatever is fast. */
 TEST_CASE(isa, every_level_has_a_word) {
     static const struct {
