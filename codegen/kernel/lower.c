@@ -20,8 +20,7 @@ typedef struct GroupFacts {
               definition */
 } GroupFacts;
 
-/* The nodes of a group are adjacent in the order; `left`, per value: read by
-   another group, a view or the host. */
+/* The nodes of a group are adjacent in the order. */
 static GroupFacts group_facts(const Graph *g, int first, const bool *left,
                               Arena *a) {
     GroupFacts f = {.group = node_at(g, first)->group};
@@ -346,11 +345,22 @@ static const LoweredStep *lower_sums(const Graph *g, const ProductGelu *x,
     return out;
 }
 
-Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
-    Arena *a = ks->arena;
-    Status status = OK;
+/* GELU, or its slope, that cuBLASLt computes with product s, whose group begins
+   at node `first`; the next group begins at `next` or later. */
+static void lower_gelu(const Graph *g, int first, int next, KernelSet *ks,
+                       Arena *scratch, LoweredStep *s) {
+    ProductGelu x;
+    if (g->target != TARGET_CUDA || s->lib != PLAN_LIB_GEMM || s->kernel)
+        return;
+    while (next < g->order.len && node_at(g, next)->group < 0) next++;
+    if (next >= g->order.len || !product_gelu(g, first, next, &x)) return;
+    s->gelu = arena_dup(ks->arena, &x, sizeof x);
+    if (is_value(x.sums)) s->sums = lower_sums(g, &x, ks, scratch);
+}
+
+/* Per value: read by another group, a view or the host. */
+static bool *values_left(const Graph *g, Arena *a) {
     bool *left = NEW_ARRAY(a, bool, g->values.len);
-    *out = NEW_ARRAY(a, LoweredStep, g->groups.len + 1);
     for (int j = 0; j < g->order.len; j++) {
         const Node *n = node_at(g, j);
         for (int i = 0; i < n->nin; i++) {
@@ -366,24 +376,23 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
         left[g->outputs.data[j].value.i] = true;
     for (int j = 0; j < g->writes.len; j++)
         left[g->writes.data[j].value.i] = true;
+    return left;
+}
+
+Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
+    Status status = OK;
+    const bool *left = values_left(g, ks->arena);
+    *out = NEW_ARRAY(ks->arena, LoweredStep, g->groups.len + 1);
     for (int j = 0, n = 1; j < g->order.len; j += n, n = 1) {
         if (node_at(g, j)->group < 0) continue;
         Arena *scratch = arena_new();
         GroupFacts f = group_facts(g, j, left, scratch);
-        n = f.nodes.len;
-        if (lower_group(g, &f, ks, scratch, d, &(*out)[f.group]) != OK)
-            status = ERR_USER;
         LoweredStep *s = &(*out)[f.group];
-        int next = j + n;
-        while (next < g->order.len && node_at(g, next)->group < 0) next++;
-        ProductGelu x;
-        if (g->target == TARGET_CUDA && s->lib == PLAN_LIB_GEMM && !s->kernel &&
-            next < g->order.len && product_gelu(g, j, next, &x)) {
-            s->gelu = arena_dup(a, &x, sizeof x);
-            if (is_value(x.sums)) s->sums = lower_sums(g, &x, ks, scratch);
-        }
-        (*out)[f.group].guard = g->groups.data[f.group].guard;
-        (*out)[f.group].block_shared = ks->block_shared;
+        n = f.nodes.len;
+        if (lower_group(g, &f, ks, scratch, d, s) != OK) status = ERR_USER;
+        lower_gelu(g, j, j + n, ks, scratch, s);
+        s->guard = g->groups.data[f.group].guard;
+        s->block_shared = ks->block_shared;
         arena_free(scratch);
     }
     return status;
