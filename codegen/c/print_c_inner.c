@@ -69,6 +69,30 @@ bool *pc_computed(const KPrint *p, const KSweep *s, const bool **held) {
 
 enum { PIECE = 512 };
 
+/* The functions of kmath_calls.h and kmath_arrays.h that convert elements, by
+   what is known of them; "16" and "_REST" follow for a block and the rest. */
+typedef enum PieceOrder {
+    ANY_ORDER, /* a type that is never shuffled */
+    IN_ORDER,
+    SHUFFLED,
+} PieceOrder;
+static const struct {
+    const char *load, *store, *exact; /* exact: values that the type has */
+} conversions[] = {[ANY_ORDER] = {"WIDEN", "NARROW", "NARROW"},
+                   [IN_ORDER] = {"GET", "PUT", "PUT"},
+                   [SHUFFLED] = {"WIDEN", "NARROW", "PACK"}};
+
+static PieceOrder piece_order(const KPrint *p, DType dtype) {
+    if (!dtype_info[dtype].shuffled) return ANY_ORDER;
+    return p->in_order ? IN_ORDER : SHUFFLED;
+}
+
+/* True if x, which is stored, needs no rounding to the type. */
+static bool piece_is_exact(const KPrint *p, int x, DType dtype) {
+    const KInst *in = kinst_at(p->k, x);
+    return in->fits >> dtype & 1 && !(in->op == K_ROUND && p->piece[x]);
+}
+
 /* Prints the calls that convert a piece from w0 on between arrays and
    buffers; `what` follows their names, `end` ends them. */
 static void move_pieces(const Nest *n, KOp op, const char *what,
@@ -83,23 +107,17 @@ static void move_pieces(const Nest *n, KOp op, const char *what,
         sb_puts(&place, " + (");
         sb_put_index(&place, p->k, &in->at, at);
         DType dtype = stored_dtype(p, in);
-        bool shuffled = dtype_info[dtype].shuffled;
+        PieceOrder order = piece_order(p, dtype);
         const char *d = dtype_info[dtype].macro;
-        int x = in->in[0];
-        if (op == K_LOAD) {
-            kp_line(p, "%s%s_%s(h%d, %s)%s",
-                    shuffled && p->in_order ? "GET" : "WIDEN", what, d, id,
-                    place.data, end);
-        } else {
-            bool exact = kinst_at(p->k, x)->fits >> dtype & 1 &&
-                         !(kinst_at(p->k, x)->op == K_ROUND && p->piece[x]);
+        if (op == K_LOAD)
+            kp_line(p, "%s%s_%s(h%d, %s)%s", conversions[order].load, what, d,
+                    id, place.data, end);
+        else
             kp_line(p, "%s%s_%s(%s), h%d%s",
-                    !shuffled     ? "NARROW"
-                    : p->in_order ? "PUT"
-                    : exact       ? "PACK"
-                                  : "NARROW",
+                    piece_is_exact(p, in->in[0], dtype)
+                        ? conversions[order].exact
+                        : conversions[order].store,
                     what, d, place.data, id, end);
-        }
         sb_free(&place);
     }
 }
