@@ -18,13 +18,15 @@ enum {
     GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands in a block */
     GEMM_AGAIN = 8,             /* packing A that often is cheaper than a round
                                    of threads */
-    GEMM_OWN_THREADS = 4,    /* a worker packs for itself what all read if they
-                                are that few, */
-    GEMM_OWN_MAX = 1 << 18,  /* if it has at most so many elements,           */
-    GEMM_OWN_REUSE = 192,    /* and each is read for so many rows or columns  */
-    GEMM_KEPT_ROWS = 512,    /* from here on, packing B takes a few percent */
-    GEMM_SPLIT_MIN = 1024,   /* smallest k of a slice */
-    GEMM_SPLIT_TILES = 16,   /* enough tiles to work without slices */
+    GEMM_OWN_THREADS = 4,   /* a worker packs for itself what all read if they
+                               are that few, */
+    GEMM_OWN_MAX = 1 << 18, /* if it has at most so many elements,           */
+    GEMM_OWN_REUSE = 192,   /* and each is read for so many rows or columns  */
+    GEMM_KEPT_ROWS = 512,   /* from here on, packing B takes a few percent */
+    GEMM_KEPT_MORE = 4096,  /* rows, where B is small:                      */
+    GEMM_KEPT_SMALL = 1 << 18, /* elements                                  */
+    GEMM_SPLIT_MIN = 1024,     /* smallest k of a slice */
+    GEMM_SPLIT_TILES = 16,     /* enough tiles to work without slices */
     GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have,      */
     GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                            */
     GEMM_GRAIN = 1 << 17,     /* multiply-adds that are worth a hand-over */
@@ -224,8 +226,10 @@ size_t cpu_gemm_kept(const LibGemm *g, int threads) {
     (void)threads;
     if (block_gemm_is_few(g) && (g->a_dtype != AMPC_F32 || g->b_rs == 1))
         return 0;
+    int64_t most = nb <= GEMM_KEPT_SMALL / max64(1, g->k) ? GEMM_KEPT_MORE
+                                                          : GEMM_KEPT_ROWS;
     if (g->a_dtype == AMPC_F64 || block_gemm_batch(g) != 1 || g->m <= 0 ||
-        g->m > GEMM_KEPT_ROWS || g->k > GEMM_PREPACK_MAX / ma)
+        g->m > most || g->k > GEMM_PREPACK_MAX / ma)
         return 0;
     return block_floats(nb * (pairs > g->k ? pairs : g->k));
 }

@@ -312,6 +312,22 @@ TEST_CASE(gemm, blocked_and_sliced) {
     pools_close();
 }
 
+/* Panels of a small B are kept for many rows. */
+TEST_CASE(gemm, a_small_operand_is_kept_for_many_rows) {
+    LibGemm g = {.m = 1100, .n = 70, .k = 40, .a_rs = 40, .a_cs = 1};
+    g.b_rs = 70, g.b_cs = 1;
+    g.a_dtype = g.b_dtype = g.c_dtype = AMPC_F32;
+    CHECK(cpu_gemm_kept(&g, 2) > 0);
+    g.n = g.b_rs = 8000;
+    CHECK(cpu_gemm_kept(&g, 2) == 0);
+    g.m = 500;
+    CHECK(cpu_gemm_kept(&g, 2) > 0);
+    rng = 38;
+    pools_open();
+    gemm_check(1100, 70, 40, 0);
+    pools_close();
+}
+
 /* Each thread has enough columns to pack its own part of B. */
 TEST_CASE(gemm, all_rows_by_some_columns) {
     rng = 37;
