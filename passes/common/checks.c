@@ -8,16 +8,17 @@
                    ampc.checked/0/-4/3/ids=%value
    Positions count in the input, also if the model reads a slice or a
    transpose of it; an input that is read several times with the same bounds is
-   checked once.  Training also keeps ampc.bad_data, the number of bad batches,
-   and for the last bad batch the failed check (ampc.bad_check, from 0),
-   ampc.bad_at and ampc.bad_value.  It returns ampc.bad, by which the optimizer
-   skips the step.  The model's kernels contain no checks: an index out of range
-   reads zeros, which are not used.  Constants are refused here.
-   A loop that wants more than its bound of turns (function `ended`) is checked
-   in the same way: ampc.trips/0/0/8/LOOP is 0 if it does, or -1; and so are
-   rows that are not as many as a mask selects (`as_many`): ampc.selected.
-   A graph that has such outputs was checked, and stays unchanged.
-   requires     stage TYPED, one graph per program */
+   checked once, and as a whole if slices of it are read that make it up.
+   Training also keeps ampc.bad_data, the number of bad batches, and for the
+   last bad batch the failed check (ampc.bad_check, from 0), ampc.bad_at and
+   ampc.bad_value.  It returns ampc.bad, by which the optimizer skips the step.
+   The model's kernels contain no checks: an index out of range reads zeros,
+   which are not used.  Constants are refused here. A loop that wants more than
+   its bound of turns (function `ended`) is checked in the same way:
+   ampc.trips/0/0/8/LOOP is 0 if it does, or -1; and so are rows that are not as
+   many as a mask selects (`as_many`): ampc.selected. A graph that has such
+   outputs was checked, and stays unchanged. requires     stage TYPED, one graph
+   per program */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 
@@ -196,6 +197,79 @@ static Status find_checks(Cx *cx) {
     return OK;
 }
 
+/* ---- one check for several ----------------------------------------------- */
+
+/* A check reads [first, end) of its root along `axis`. */
+typedef struct Extent {
+    int axis;
+    int64_t first, end;
+} Extent;
+
+/* False: it reads the root in another way. A root as a whole: axis -1. */
+static bool find_extent(const Graph *g, const Check *c, Extent *x) {
+    const Type *t = value_type(g, c->root);
+    const int64_t *starts, *sizes, *steps;
+    *x = (Extent){.axis = -1};
+    for (ValueId v = c->checked; !same_value(v, c->root);) {
+        const Node *n = node_get(g, value_get(g, v)->def);
+        v = n->in[0];
+        if (!n->fn && (n->op == OP_RESHAPE || n->op == OP_TRANSPOSE)) continue;
+        if (n->fn || n->op != OP_SLICE || !same_value(v, c->root)) return false;
+        attr_ints(n, AK_starts, &starts);
+        attr_ints(n, AK_sizes, &sizes);
+        attr_ints(n, AK_steps, &steps);
+        for (int d = 0; d < t->rank; d++) {
+            if (sizes[d] == t->dim[d] && steps[d] == 1) continue;
+            if (x->axis >= 0 || steps[d] != 1) return false;
+            *x = (Extent){d, starts[d], starts[d] + sizes[d]};
+        }
+    }
+    return true;
+}
+
+static bool alike(const Check *a, const Check *b) {
+    return a->family == FAMILY_CHECK && b->family == FAMILY_CHECK &&
+           same_value(a->root, b->root) && a->least == b->least &&
+           a->most == b->most && a->ignores == b->ignores &&
+           a->ignore == b->ignore;
+}
+
+/* Marks in `like` the checks that are alike to check i and read a part along
+   the same axis as it. True: together they read all of its root. */
+static bool make_up(const Cx *cx, int i, bool *like) {
+    const Checks *all = &cx->checks;
+    const Check *c = &all->data[i];
+    Extent first, x;
+    if (c->family != FAMILY_CHECK || !find_extent(cx->g, c, &first) ||
+        first.axis < 0)
+        return false;
+    int64_t size = value_type(cx->g, c->root)->dim[first.axis], read = 0;
+    bool *is_read = NEW_ARRAY(cx->pass->scratch, bool, size);
+    for (int k = i; k < all->len; k++) {
+        like[k] = alike(c, &all->data[k]) &&
+                  find_extent(cx->g, &all->data[k], &x) && x.axis == first.axis;
+        for (int64_t j = x.first; like[k] && j < x.end; j++) {
+            read += !is_read[j];
+            is_read[j] = true;
+        }
+    }
+    return read == size;
+}
+
+/* Checks an input as a whole in place of slices that make it up. */
+static void join_checks(Cx *cx) {
+    Checks *all = &cx->checks;
+    bool *like = NEW_ARRAY(cx->pass->scratch, bool, all->len + 1);
+    for (int i = 0; i < all->len; i++) {
+        int kept = i + 1;
+        if (!make_up(cx, i, like)) continue;
+        all->data[i].checked = all->data[i].root;
+        for (int k = i + 1; k < all->len; k++)
+            if (!like[k]) all->data[kept++] = all->data[k];
+        all->len = kept;
+    }
+}
+
 /* ---- the check ----------------------------------------------------------- */
 
 static ValueId checks_bin(Cx *cx, OpCode op, ValueId x, ValueId y) {
@@ -321,6 +395,7 @@ Status pass_checks(Module *m, PassCtx *pass) {
                  .b = {.g = m->graphs.data[i]},
                  .pass = pass};
         TRY(find_checks(&cx));
+        join_checks(&cx);
         if (cx.checks.len) checks_emit(&cx, cx.g->program == PROGRAM_TRAIN);
     }
     return OK;
