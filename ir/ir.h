@@ -165,7 +165,9 @@ typedef struct Graph {
     int64_t rows_at_once, rows_all; /* number of chunks of a loss that pass
                                        stream cut, else 0 */
     int64_t arena_bytes;            /* PLANNED */
-    struct NameMap *names;          /* unique names of this graph */
+    int nfixed; /* PLANNED: groups that it begins with whose results stay from
+                   run to run (memplan.c); not in a text */
+    struct NameMap *names; /* unique names of this graph */
 } Graph;
 
 /* A floating tensor of the model's file that is not a variable; for reports. */

@@ -426,6 +426,7 @@ static Status add_run(Emit *e, const Graph *g) {
     int gelu = 0; /* groups from here on that a PLAN_GELU replaces */
     LoweredStep sum = {0};
     for (int i = 0, n, all; i < g->groups.len; i += all) {
+        if (i == g->nfixed) r.nfixed = t->steps.len - r.step0;
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
                     !g->groups.data[i + n].after &&
                     steps[i + n].kernel == steps[i].kernel;)

@@ -9,7 +9,7 @@
 /* A program for one target. */
 typedef struct EmitRun {
     const Graph *g;
-    int step0, nstep, out0;
+    int step0, nstep, out0, nfixed;
     int64_t arena;
 } EmitRun;
 

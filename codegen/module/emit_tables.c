@@ -169,9 +169,9 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
     sb_printf(sb, "    {0}};\n\nstatic const PlanRun %s_runs[] = {\n", name);
     for (int p = 0; p < t->runs.len; p++) {
         const EmitRun *x = &t->runs.data[p];
-        sb_printf(sb, "    {%d, %d, %d, %d, %lld, %.17g},\n", x->step0,
+        sb_printf(sb, "    {%d, %d, %d, %d, %lld, %.17g, %d},\n", x->step0,
                   x->nstep, x->out0, x->g->rounds_weights, (long long)x->arena,
-                  run_flops(e, x));
+                  run_flops(e, x), x->nfixed);
     }
     sb_printf(sb,
               "    {0}};\n\nstatic const PlanTarget %s_plan = {\n"

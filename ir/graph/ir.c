@@ -164,6 +164,7 @@ Graph *graph_clone(const Graph *g, const char *name) {
     COPY_VEC(c->arena, &c->writes, &g->writes);
     COPY_VEC(c->arena, &c->groups, &g->groups);
     c->arena_bytes = g->arena_bytes;
+    c->nfixed = g->nfixed;
     for (int i = 1; i < c->nodes.len; i++)
         node_own_ids(c->arena, &c->nodes.data[i]);
     *c->names = *g->names;

@@ -162,6 +162,40 @@ const bool *flow_kept(const Flow *f, Arena *a) {
     return kept;
 }
 
+/* ---- what stays from run to run ------------------------------------------ */
+
+/* Bytes of results that a program may keep. */
+enum { FIXED_MOST = 16 << 20 };
+
+static bool is_fixed(const Flow *f, int group, const bool *fixed) {
+    if (is_value(f->g->groups.data[group].guard.when)) return false;
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
+        ValueId r = f->read[k];
+        if (f->def[r.i] >= 0 ? !fixed[f->def[r.i]]
+                             : value_get(f->g, r)->kind == VK_INPUT)
+            return false;
+    }
+    return true;
+}
+
+const bool *flow_fixed(const Flow *f, Arena *a) {
+    const Graph *g = f->g;
+    bool *fixed = NEW_ARRAY(a, bool, f->ngroup + 1);
+    int64_t left = FIXED_MOST;
+    for (int i = 0; i < f->ngroup && g->target == TARGET_CPU && !g->writes.len;
+         i++) {
+        int64_t bytes = 0;
+        for (int j = f->first[i]; j < f->end[i]; j++) {
+            const Node *n = node_at(g, j);
+            for (int k = 0; k < n->nout; k++)
+                if (f->stored[n->out[k].i]) bytes += flow_bytes(f, n->out[k]);
+        }
+        fixed[i] = bytes <= left && is_fixed(f, i, fixed);
+        if (fixed[i]) left -= bytes;
+    }
+    return fixed;
+}
+
 /* ---- order --------------------------------------------------------------- */
 
 static void put_views(Graph *g, bool *done, ValueId v) {

@@ -41,6 +41,10 @@ int64_t flow_bytes(const Flow *f, ValueId root);
    backward reads it. */
 const bool *flow_kept(const Flow *f, Arena *a);
 
+/* Per group of a program for CPUs that writes no variable: true if it depends
+   on variables alone, so that its results stay from run to run. */
+const bool *flow_fixed(const Flow *f, Arena *a);
+
 /* Gives group order[i] the number i of n; groups that are not in the list have
    no nodes. VIEWs are placed directly before the first group that reads
    them, or at the end; other nodes without a group are removed. */

@@ -11,6 +11,7 @@
    - Sums over ranks that nothing reads between them lie side by side, so that
      they are one step (emit_plan.c).
    - Groups of one launch run at the same time.
+   - Results of groups that depend on variables alone stay to the end.
    - Everything else gets an offset so that buffers that live at the same time
      do not overlap: greedy best fit in several orders (the order of time takes
      linear time); the smallest arena wins.
@@ -105,6 +106,18 @@ static void hold_gelu(Plan *p) {
         ValueId at = f->root[x.at.i];
         if (x.slope && f->last[at.i] == i + 1) f->crowded[at.i] = true;
     }
+}
+
+/* Results of fixed groups that later groups read stay for the next run. */
+static void hold_fixed(Plan *p) {
+    Flow *f = p->f;
+    const bool *fixed = flow_fixed(f, p->a);
+    int begin = 0;
+    while (begin < f->ngroup && fixed[begin]) begin++;
+    p->g->nfixed = begin;
+    for (int v = 1; v < p->g->values.len; v++)
+        if (f->def[v] >= 0 && f->def[v] < begin && f->last[v] >= begin)
+            f->last[v] = f->ngroup;
 }
 
 /* ---- blocks -------------------------------------------------------------- */
@@ -315,6 +328,7 @@ static Status plan_graph(Graph *g, PassCtx *cx) {
     if (cx->opt->tile && g->target == TARGET_CUDA) hold_operands(&p);
     if (g->target == TARGET_CUDA && gpu_reaches(cx->opt, PLAN_GELU_SINCE))
         hold_gelu(&p);
+    hold_fixed(&p);
     choose_homes(&p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);

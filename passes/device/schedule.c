@@ -9,6 +9,8 @@
    Chunks of rows (stream.c) stay separate: one ends before the next begins.
    Parts of an update (early.h) run as early as possible.
 
+   What a prediction computes of variables alone comes first (flow_fixed).
+
    Where the target shares launches (launch.c), groups of equal work that may
    run at the same time become neighbours.
 
@@ -361,6 +363,18 @@ static int *pair_gelus(Sched *s, const int *order) {
     return paired;
 }
 
+/* Groups that depend on variables alone come first, so that later runs begin
+   behind them. */
+static int *fixed_first(const Sched *s, const int *order) {
+    int n = s->f->ngroup, done = 0;
+    const bool *fixed = flow_fixed(s->f, s->a);
+    int *sorted = NEW_ARRAY(s->a, int, n + 1);
+    for (int pass = 1; pass >= 0; pass--)
+        for (int i = 0; i < n; i++)
+            if (fixed[order[i]] == pass) sorted[done++] = order[i];
+    return sorted;
+}
+
 static void schedule_graph(Graph *g, PassCtx *cx) {
     Sched s = {.f = flow_new(g, cx->scratch), .a = cx->scratch};
     int n = s.f->ngroup;
@@ -388,6 +402,7 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
         int *paired = pair_gelus(&s, order);
         if (peak_bytes(&s, paired) <= peak_bytes(&s, order)) order = paired;
     }
+    order = fixed_first(&s, order);
     Joins *joins = NEW_ARRAY(s.a, Joins, n + 1);
     if (target_of(g)->shares_launches)
         joins = launch_together(s.f, s.next, order);

@@ -145,7 +145,9 @@ static ampc_status cpu_get(ampc_session *s, PlanRef from, void *to,
 
 static void changes(ampc_session *s, PlanRef to) {
     CpuDevice *d = s->device;
-    if (to.space == PLAN_VAR) d->written[to.index]++;
+    if (to.space != PLAN_VAR) return;
+    d->written[to.index]++;
+    d->changes++;
 }
 
 static ampc_status cpu_put(ampc_session *s, PlanRef to, const void *from,

@@ -7,11 +7,14 @@
 
 /* Data that routine `lib` with parameters `par` derived from a variable or
    from a value of the arena. seen: the device's `written` of the variable,
-   or its `runs`, at that time. */
+   or its `runs`, at that time, or when fixed steps computed the value. */
 typedef struct Kept {
     struct Kept *next;
     size_t bytes;
-    uint32_t lib, uses; /* steps of the program that is being bound          */
+    uint32_t lib;
+    /* Of the program that is being bound: steps; the value is fixed. */
+    uint32_t uses;
+    bool fixed;
     const int64_t *par;
     PlanRef of;
     uint64_t seen;
@@ -28,6 +31,7 @@ typedef struct BoundStep {
     CpuEpilogue epilogue;
     CpuPool pool; /* the epilogue's pool, if any */
     Kept *kept;   /* NULL: nothing                                           */
+    bool fixed;   /* .. of a value that fixed steps compute                  */
     bool writes;  /* variables that the step writes */
     bool unless;
     void *when; /* the truth value of PlanStep.when; NULL: always */
@@ -49,6 +53,7 @@ typedef struct Bound {
     BoundPatch *patches;
     const void **inputs; /* addresses that the tables hold now */
     uint32_t npatch;
+    uint64_t fixed; /* the device's `runs` when its fixed steps ran */
 } Bound;
 
 typedef struct CpuDevice {
@@ -58,6 +63,11 @@ typedef struct CpuDevice {
     void **var;        /* address of each variable; gradients are set late */
     uint64_t *written; /* how often each was */
     uint64_t runs;     /* of programs */
+    uint64_t changes;  /* of variables, all together */
+    /* The program, + 1, whose fixed steps' results are in the arena; 0: none;
+       and `changes` when they were computed. */
+    int fixed_of;
+    uint64_t fixed_at;
     Kept *kept;
     void *vars, *grads, *arena, *scratch;
     size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
@@ -68,7 +78,7 @@ ampc_status cpu_need_grads(ampc_session *s);
 /* run.c */
 ampc_status cpu_prepare(ampc_session *s, int program);
 ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
-                      bool *walk);
+                      uint32_t *first);
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step);
 ampc_status cpu_end(ampc_session *s, int program, ampc_status status);
 

@@ -136,7 +136,21 @@ static Kept *find_kept(const CpuDevice *d, const PlanStep *t, const PlanRef *of,
     return NULL;
 }
 
-static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
+/* A step that depends on variables alone computes the value. */
+static bool fixed_value(const PlanTarget *plan, const PlanRun *r,
+                        const PlanRef *of) {
+    for (uint32_t i = 0; of->space == PLAN_ARENA && i < r->nfixed; i++) {
+        const PlanStep *t = &plan->steps[r->step0 + i];
+        for (uint32_t j = 0; j < t->nref + t->ep_nref; j++) {
+            const PlanRef *x = &plan->refs[t->ref0 + j];
+            if (x->space == PLAN_ARENA && x->index == of->index) return true;
+        }
+    }
+    return false;
+}
+
+static ampc_status count_use(ampc_session *s, const PlanRun *r,
+                             const PlanStep *t, BoundStep *b) {
     CpuDevice *d = s->device;
     const PlanRef *of = &s->plan->refs[t->ref0 + 1];
     size_t bytes;
@@ -157,6 +171,7 @@ static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
         d->kept = k;
     }
     b->kept->uses++;
+    b->kept->fixed = b->fixed = fixed_value(s->plan, r, of);
     return AMPC_OK;
 }
 
@@ -172,8 +187,9 @@ static bool is_lean(const ampc_session *s, const PlanProgram *p,
     return v->kind == PLAN_FROZEN && dtype_bytes(v->dtype) == 2;
 }
 
-/* A training step changes its parameters, and every run changes the arena,
-   so that only data used more than once per run are worth memory. */
+/* A training step changes its parameters, and every run changes the arena but
+   for what fixed steps computed, so that only data used more than once per run
+   are worth memory. */
 static ampc_status keep(ampc_session *s, const PlanProgram *p, const PlanRun *r,
                         Bound *b) {
     CpuDevice *d = s->device;
@@ -188,10 +204,11 @@ static ampc_status keep(ampc_session *s, const PlanProgram *p, const PlanRun *r,
         for (uint32_t j = 0; j < t->nref + t->ep_nref; j++)
             if (writes_var(s->plan, t, j))
                 changes[s->plan->refs[t->ref0 + j].index] = true;
-        status = count_use(s, t, &b->steps[i]);
+        status = count_use(s, r, t, &b->steps[i]);
     }
     for (Kept *k = d->kept; k && status == AMPC_OK; k = k->next) {
-        bool new_each = k->of.space == PLAN_ARENA || changes[k->of.index];
+        bool new_each =
+            k->of.space == PLAN_ARENA ? !k->fixed : changes[k->of.index];
         if (k->uses <= new_each || k->kept.memory || is_lean(s, p, &k->of))
             continue;
         k->kept.memory = mem_alloc(s, k->bytes);
@@ -205,9 +222,13 @@ static ampc_status keep(ampc_session *s, const PlanProgram *p, const PlanRun *r,
 }
 
 /* The kept data for a step that is about to run; NULL: none. */
-static CpuKept *kept_now(const CpuDevice *d, Kept *k) {
+static CpuKept *kept_now(const CpuDevice *d, const Bound *b,
+                         const BoundStep *t) {
+    Kept *k = t->kept;
     if (!k || !k->kept.memory) return NULL;
-    uint64_t now = k->of.space == PLAN_VAR ? d->written[k->of.index] : d->runs;
+    uint64_t now = k->of.space == PLAN_VAR ? d->written[k->of.index]
+                   : t->fixed              ? b->fixed
+                                           : d->runs;
     k->kept.made &= k->seen == now;
     k->seen = now;
     return &k->kept;
@@ -269,11 +290,16 @@ static void inputs_patch(uint32_t n, Bound *b, const void *const *addr) {
 }
 
 ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
-                      bool *walk) {
+                      uint32_t *first) {
     CpuDevice *d = s->device;
-    (void)walk;
+    Bound *b = &d->bound[program];
     d->runs++;
-    inputs_patch(s->m->programs[program].nin, &d->bound[program], in);
+    if (d->fixed_of == program + 1 && d->fixed_at == d->changes)
+        *first = s->plan->runs[program].nfixed;
+    else
+        b->fixed = d->runs;
+    d->fixed_of = 0;
+    inputs_patch(s->m->programs[program].nin, b, in);
     return AMPC_OK;
 }
 
@@ -293,7 +319,7 @@ static void has_written(ampc_session *s, int program, uint32_t step) {
     const PlanStep *t = &s->plan->steps[s->plan->runs[program].step0 + step];
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         if (writes_var(s->plan, t, i))
-            d->written[s->plan->refs[t->ref0 + i].index]++;
+            d->written[s->plan->refs[t->ref0 + i].index]++, d->changes++;
 }
 
 ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
@@ -315,7 +341,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
                         .buf = t->buf,
                         .epilogue = &t->epilogue,
                         .scratch = d->scratch,
-                        .kept = kept_now(d, t->kept)};
+                        .kept = kept_now(d, &d->bound[program], t)};
         cpu_lib_run(d->isa->lib, (PlanLib)t->lib, &c);
     } else if (t->units <= t->grain)
         run_chunk(t, 0, t->units, 0);
@@ -326,7 +352,8 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
 }
 
 ampc_status cpu_end(ampc_session *s, int program, ampc_status status) {
-    (void)s;
-    (void)program;
+    CpuDevice *d = s->device;
+    if (status == AMPC_OK) d->fixed_of = program + 1;
+    d->fixed_at = d->changes;
     return status;
 }

@@ -324,7 +324,7 @@ void cache_close(Cache *c);
 /* ---- run.c --------------------------------------------------------------- */
 
 ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
-                      bool *walk);
+                      uint32_t *first);
 ampc_status gpu_step(ampc_session *s, int program, uint32_t step);
 ampc_status gpu_end(ampc_session *s, int program, ampc_status status);
 ampc_status gpu_stage(ampc_session *s, int program, uint32_t input,

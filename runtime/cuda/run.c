@@ -388,21 +388,24 @@ static GpuProgram *run_of(const ampc_session *s, int program) {
     return &gpu_of(s)->programs[p];
 }
 
-static ampc_status begin_update(ampc_session *s, GpuProgram *p, bool *walk) {
+/* `first` behind all steps of the program: none is walked. */
+static ampc_status begin_update(ampc_session *s, GpuProgram *p, uint32_t nstep,
+                                uint32_t *first) {
     GpuDevice *d = gpu_of(s);
-    *walk = d->mode != GPU_REPLAY;
-    if (!*walk) return AMPC_OK;
+    *first = d->mode == GPU_REPLAY ? nstep : 0;
+    if (d->mode == GPU_REPLAY) return AMPC_OK;
     ampc_status status = gpu_sum_rest(s);
     if (status == AMPC_OK || d->mode != GPU_CAPTURE) return status;
     return end_capture(s, p, status);
 }
 
 ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
-                      bool *walk) {
+                      uint32_t *first) {
     GpuDevice *d = gpu_of(s);
     GpuProgram *p = run_of(s, program);
+    uint32_t nstep = s->plan->runs[program].nstep;
     bool update = s->ranks.on_device && program == s->program[PROG_UPDATE];
-    if (update && s->ranks.whole) return begin_update(s, p, walk);
+    if (update && s->ranks.whole) return begin_update(s, p, nstep, first);
     TRY(upload(s, program, in));
     d->work = d->stream;
     d->mode = GPU_EAGER;
@@ -412,7 +415,7 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
         return AMPC_OK;
     if (p->exec) {
         d->mode = GPU_REPLAY;
-        *walk = false;
+        *first = nstep;
         return AMPC_OK;
     }
     return begin_capture(s);

@@ -58,11 +58,11 @@ typedef struct AmpcBackend {
     /* Allocates everything that the next run of a program needs. */
     ampc_status (*prepare)(ampc_session *s, int program);
     /* The inputs that s->in.device marks lie in the device's memory.
-       A run is begin, step for each of the program's steps (unless begin
-       clears walk), then end, which gets the status of the run and returns
-       it. */
+       A run is begin, step for each of the program's steps from *first on,
+       which begin sets unless it is 0, then end, which gets the status of the
+       run and returns it. */
     ampc_status (*begin)(ampc_session *s, int program, const void *const *in,
-                         bool *walk);
+                         uint32_t *first);
     ampc_status (*step)(ampc_session *s, int program, uint32_t step);
     ampc_status (*end)(ampc_session *s, int program, ampc_status status);
     /* Sets *data to the place where the next run of the program expects that

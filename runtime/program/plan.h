@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 19
+#define AMPC_PLAN_VERSION 20
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -261,6 +261,9 @@ typedef struct PlanRun {
                          outdated after it (pass masters) */
     uint64_t arena;   /* bytes                                         */
     double flops;     /* FLOPs of its matrix products and convolutions */
+    uint32_t nfixed;  /* steps that it begins with, on a CPU: they depend on
+                         variables alone, and nothing in the run writes over
+                         what the other steps read of theirs */
 } PlanRun;
 
 /* All programs for one target. */

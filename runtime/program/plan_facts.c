@@ -262,7 +262,7 @@ static const char *target_defect(const AmpcModule *m, const PlanTarget *t) {
     for (uint32_t i = 0; i < m->nprogram; i++) {
         RunCheck c = {m, t, &m->programs[i], &t->runs[i]};
         if (!plan_slice(c.r->step0, c.r->nstep, t->nstep) ||
-            !plan_outputs_ok(&c))
+            c.r->nfixed > c.r->nstep || !plan_outputs_ok(&c))
             return c.p->name;
         for (uint32_t j = 0; j < c.r->nstep; j++)
             if (!plan_step_ok(&c, &t->steps[c.r->step0 + j]) ||

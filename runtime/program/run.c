@@ -356,11 +356,10 @@ static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
 static ampc_status run_program(ampc_session *s, int program,
                                const void *const *in) {
     const AmpcBackend *b = s->backend;
-    uint32_t nstep = s->plan->runs[program].nstep;
-    bool walk = true;
-    ampc_status status = b->begin(s, program, in, &walk);
+    uint32_t nstep = s->plan->runs[program].nstep, first = 0;
+    ampc_status status = b->begin(s, program, in, &first);
     if (status != AMPC_OK) return status;
-    for (uint32_t i = 0; walk && i < nstep && status == AMPC_OK; i++)
+    for (uint32_t i = first; i < nstep && status == AMPC_OK; i++)
         status = s->profile && !b->async ? run_profiled(s, program, i)
                                          : b->step(s, program, i);
     s->last = program;

@@ -465,21 +465,21 @@ static const PlanProgram programs[] = {
     {"refresh", 0, 0, 0, 0},
 };
 static const PlanRun programs_runs[] = {
-    {0, 5, R_OUT + 0, 0, ARENA_BYTES, 0},
-    {5, 2, R_OUT + 6, 0, ARENA_BYTES, 0},
-    {7, 2, R_OUT + 9, 0, ARENA_BYTES, 0},
-    {9, 1, 0, 0, 0, 0},
+    {0, 5, R_OUT + 0, 0, ARENA_BYTES, 0, 0},
+    {5, 2, R_OUT + 6, 0, ARENA_BYTES, 0, 0},
+    {7, 2, R_OUT + 9, 0, ARENA_BYTES, 0, 0},
+    {9, 1, 0, 0, 0, 0, 0},
 };
 static const PlanProgram accumulating[] = {
     {"micro", 0, 2, 12, 1},   {"update", 0, 0, 2, 6},  {"eval", 0, 2, 8, 3},
     {"predict", 0, 1, 11, 1}, {"refresh", 0, 0, 0, 0},
 };
 static const PlanRun accumulating_runs[] = {
-    {10, 4, R_OUT + 10, 0, ARENA_BYTES, 0},
-    {14, 2, R_OUT + 0, 0, ARENA_BYTES, 0},
-    {5, 2, R_OUT + 6, 0, ARENA_BYTES, 0},
-    {7, 2, R_OUT + 9, 0, ARENA_BYTES, 0},
-    {9, 1, 0, 0, 0, 0},
+    {10, 4, R_OUT + 10, 0, ARENA_BYTES, 0, 0},
+    {14, 2, R_OUT + 0, 0, ARENA_BYTES, 0, 0},
+    {5, 2, R_OUT + 6, 0, ARENA_BYTES, 0, 0},
+    {7, 2, R_OUT + 9, 0, ARENA_BYTES, 0, 0},
+    {9, 1, 0, 0, 0, 0, 0},
 };
 static const PlanProgram labels[] = {
     {"train", 13, 2, 2, 6},
@@ -488,10 +488,10 @@ static const PlanProgram labels[] = {
     {"refresh", 0, 0, 0, 0},
 };
 static const PlanRun labels_runs[] = {
-    {16, 6, R_OUT + 0, 0, ARENA_BYTES, 0},
-    {22, 4, R_OUT + 13, 0, ARENA_BYTES, 0},
-    {7, 2, R_OUT + 9, 0, ARENA_BYTES, 0},
-    {9, 1, 0, 0, 0, 0},
+    {16, 6, R_OUT + 0, 0, ARENA_BYTES, 0, 0},
+    {22, 4, R_OUT + 13, 0, ARENA_BYTES, 0, 0},
+    {7, 2, R_OUT + 9, 0, ARENA_BYTES, 0, 0},
+    {9, 1, 0, 0, 0, 0, 0},
 };
 
 #define COUNT(a) (uint32_t)(sizeof(a) / sizeof *(a))
