@@ -555,7 +555,8 @@ typedef struct ampc_api {
 
     /* Calls fn after every step of a program; NULL ends profiling. A GPU then
        replays no graph; it times its steps itself, and fn is called for all of
-       them when the program ends. */
+       them when the program ends. Steps whose results a CPU still has, since
+       they depend on parameters alone, do not run and are not told. */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
 
     /* A note from the last call, which succeeded; "" if there is none.

@@ -17,8 +17,9 @@
    its bound of turns (function `ended`) is checked in the same way:
    ampc.trips/0/0/8/LOOP is 0 if it does, or -1; and so are rows that are not as
    many as a mask selects (`as_many`): ampc.selected. A graph that has such
-   outputs was checked, and stays unchanged. requires     stage TYPED, one graph
-   per program */
+   outputs was checked, and stays unchanged.
+
+   requires     stage TYPED, one graph per program */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 
@@ -227,7 +228,7 @@ static bool find_extent(const Graph *g, const Check *c, Extent *x) {
     return true;
 }
 
-static bool alike(const Check *a, const Check *b) {
+static bool same_bounds(const Check *a, const Check *b) {
     return a->family == FAMILY_CHECK && b->family == FAMILY_CHECK &&
            same_value(a->root, b->root) && a->least == b->least &&
            a->most == b->most && a->ignores == b->ignores &&
@@ -243,17 +244,18 @@ static bool make_up(const Cx *cx, int i, bool *like) {
     if (c->family != FAMILY_CHECK || !find_extent(cx->g, c, &first) ||
         first.axis < 0)
         return false;
-    int64_t size = value_type(cx->g, c->root)->dim[first.axis], read = 0;
-    bool *is_read = NEW_ARRAY(cx->pass->scratch, bool, size);
-    for (int k = i; k < all->len; k++) {
-        like[k] = alike(c, &all->data[k]) &&
+    for (int k = i; k < all->len; k++)
+        like[k] = same_bounds(c, &all->data[k]) &&
                   find_extent(cx->g, &all->data[k], &x) && x.axis == first.axis;
-        for (int64_t j = x.first; like[k] && j < x.end; j++) {
-            read += !is_read[j];
-            is_read[j] = true;
-        }
+    int64_t end = 0, before = -1; /* rows 0 .. end - 1 are read */
+    while (end != before) {
+        before = end;
+        for (int k = i; k < all->len; k++)
+            if (like[k] && find_extent(cx->g, &all->data[k], &x) &&
+                x.first <= end && x.end > end)
+                end = x.end;
     }
-    return read == size;
+    return end == value_type(cx->g, c->root)->dim[first.axis];
 }
 
 /* Checks an input as a whole in place of slices that make it up. */
