@@ -56,7 +56,8 @@ static bool has_all_rows(const Graph *g, const Node *n) {
     const Type *x = value_type(g, n->in[0]);
     if (n->nout != 1 || attr_ints(n, AK_heads, &heads) != 6 ||
         heads[1] != heads[3] || !attr_int(n, AK_trans_b) ||
-        !dtype_is_low(x->dtype) || value_dtype(g, n->in[4]) != DT_F32)
+        x->dim[x->rank - 3] == 0 || !dtype_is_low(x->dtype) ||
+        value_dtype(g, n->in[4]) != DT_F32)
         return false;
     int64_t matrices = heads[1];
     for (int i = 0; i < x->rank - 3; i++) matrices *= x->dim[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blocks.c: codes, scales and sums of blocks. */
+/* blocks.c: codes, scales and sums of blocks; sums of attention's gradient. */
 #include "tests/ir/type_rule/type_rule.h"
 
 const Row block_rows[] = {
@@ -22,5 +22,13 @@ const Row block_rows[] = {
      "! with 576460752303423488 columns does not divide"},
     {"%x: f16[0,64]", "%y = block_scales %x {columns=64}",
      "! with 64 columns does not divide"},
-    {"%x: i32[32,32]", "%y = block_codes %x {columns=32}", "! floating point"}};
+    {"%x: i32[32,32]", "%y = block_codes %x {columns=32}", "! floating point"},
+    {"%x: f16[2,5,3,4], %y: f16[2,5,1,4], %l: f16[2,1,5,2], %d: f32[2,5,1,1]",
+     "%a, %s = attend_grad %x, %x, %x, %y, %l, %d {heads=[0,1,1,1,2,1], "
+     "trans_b=1}",
+     "! wants one at least, lse in fp32"},
+    {"%x: f16[2,0,3,4], %y: f16[2,0,1,4], %l: f32[2,1,0,2], %d: f32[2,0,1,1]",
+     "%a, %s = attend_grad %x, %x, %x, %y, %l, %d {heads=[0,1,1,1,2,1], "
+     "trans_b=1}",
+     "! wants one at least, lse in fp32"}};
 const int nblock_rows = sizeof block_rows / sizeof *block_rows;
