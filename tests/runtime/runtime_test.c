@@ -203,6 +203,26 @@ TEST_CASE(runtime, evaluates_valid_samples_only) {
     a->close(s);
 }
 
+TEST_CASE(runtime, a_plan_with_more_fixed_steps_than_steps_is_refused) {
+    const ampc_api *a = tiny_api();
+    PlanRun runs[4];
+    PlanTarget plan = *tiny_module.cpu;
+    AmpcModule m = tiny_module;
+    memcpy(runs, plan.runs, sizeof runs);
+    plan.runs = runs;
+    m.cpu = &plan;
+    for (uint32_t more = 0; more < 2; more++) {
+        ampc_session *s = NULL;
+        ampc_options o = {.size = sizeof o, .device = "cpu"};
+        char text[200] = "";
+        runs[0].nfixed = runs[0].nstep + more;
+        ampc_status st = a->open((const void *)&m, &o, &s, text, sizeof text);
+        CHECK_MSG(st == (more ? AMPC_ERR_INTERNAL : AMPC_OK), "%d %s", (int)st,
+                  text);
+        if (s) a->close(s);
+    }
+}
+
 /* If a program returns only a mean over all samples, a partial batch gives
    no information about the valid ones. */
 TEST_CASE(runtime, a_mean_of_a_part_of_a_batch_is_not_exact) {
