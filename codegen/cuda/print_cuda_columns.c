@@ -363,7 +363,7 @@ static void put_each(KPrint *p, const KSweep *s, int n, const char *first,
     kp_leave(p);
 }
 
-/* The same, if one column of the row at most is something else: only the thread
+/* Likewise, if one column of the row at most is something else: only the thread
    that has it asks which. */
 static void put_others_apart(KPrint *p, const KSweep *s, int n,
                              const char *first, const bool *early, int one) {

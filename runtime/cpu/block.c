@@ -20,8 +20,8 @@ enum {
                                    of threads */
     GEMM_OWN_THREADS = 4,   /* a worker packs for itself what all read if they
                                are that few, */
-    GEMM_OWN_MAX = 1 << 18, /* if it has at most so many elements,           */
-    GEMM_OWN_REUSE = 192,   /* and each is read for so many rows or columns  */
+    GEMM_OWN_MAX = 1 << 18, /* if it has at most that number of elements, */
+    GEMM_OWN_REUSE = 192,   /* and each meets that many rows or columns */
     GEMM_KEPT_ROWS = 512,   /* from here on, packing B takes a few percent */
     GEMM_KEPT_MORE = 4096,  /* rows, where B is small:                      */
     GEMM_KEPT_SMALL = 1 << 18, /* elements                                  */
@@ -120,7 +120,7 @@ static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
 }
 
 /* Nonzero: it pays that every worker packs an operand of `length` rows or
-   columns, of which each meets `other` columns or rows. */
+   columns; each meets `other` columns or rows. */
 static int block_gemm_own(const GemmBlocks *p, int threads, int64_t length,
                           int64_t other) {
     return threads > 1 && threads <= GEMM_OWN_THREADS &&

@@ -75,8 +75,8 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
 size_t block_shared_a(const GemmBlocks *p);
 size_t block_shared_b(const GemmBlocks *p);
 
-/* Bytes of one worker: its panels, a line that says what it has packed, and
-   accumulators. */
+/* Bytes of one worker: its panels, a line that tells whether these are packed,
+   and accumulators. */
 size_t block_worker(const GemmBlocks *p);
 
 /* The product with a quantized weight, as if its matrix had the dtype of A. */

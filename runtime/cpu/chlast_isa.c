@@ -22,13 +22,13 @@ INLINE void pack_fetch(const char *p, int64_t bytes) {
 }
 
 /* Weights of some columns and elements of a block. Each element has `run`
-   weights that follow one another, of tap 0 first; those of a pair have
+   weights that follow one another, tap 0 first; weights of a pair have
    companions `odd` behind them, or none if odd is 0. */
 typedef struct PackRun {
     const ChlastWeights *s;
     const void *w;
     int64_t from;         /* the first column's of the first element */
-    int64_t element, end; /* of a block of nc */
+    int64_t element, end; /* in a block of nc */
     int64_t nc, taps, run, odd;
 } PackRun;
 

@@ -12,7 +12,7 @@ typedef struct Kept {
     struct Kept *next;
     size_t bytes;
     uint32_t lib;
-    /* Of the program that is being bound: steps; the value is fixed. */
+    /* Steps of the program that is being bound; the value is fixed. */
     uint32_t uses;
     bool fixed;
     const int64_t *par;
@@ -63,7 +63,7 @@ typedef struct CpuDevice {
     void **var;        /* address of each variable; gradients are set late */
     uint64_t *written; /* how often each was */
     uint64_t runs;     /* of programs */
-    uint64_t changes;  /* of variables, all together */
+    uint64_t changes;  /* all variables together */
     /* The program, + 1, whose fixed steps' results are in the arena; 0: none;
        and `changes` when they were computed. */
     int fixed_of;

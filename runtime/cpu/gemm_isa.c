@@ -251,7 +251,7 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
     } while (k < it->k1);
 }
 
-/* The memory of one worker. */
+/* Memory of one worker. */
 typedef struct GemmWorker {
     float *a, *b, *acc;
     int64_t *packed; /* nonzero: it has packed what all items read */
@@ -289,7 +289,7 @@ static void gemm_pack_columns(const GemmRun *r, float *packed, int64_t block,
                 min64(r->p.nc, r->g->n - n0), 0, k0, k, r->p.k);
 }
 
-/* What all items read, packed by a worker for itself. */
+/* A worker packs for itself what all items read. */
 static void gemm_pack_own(const GemmRun *r, const GemmWorker *w) {
     if (*w->packed) return;
     *w->packed = 1;

@@ -277,7 +277,7 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     return (float)(int32_t)((i & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 
-/* ---- folds (C only; those of GPUs are in cuda/fold.cuh) ------------------ */
+/* ---- folds (C only; GPUs have cuda/fold.cuh) ------------------ */
 
 #ifndef __cplusplus
 

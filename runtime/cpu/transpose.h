@@ -183,7 +183,7 @@ INLINE void transpose_wide(float *dst, int64_t dld, const void *src, int dtype,
 }
 #endif
 
-/* Of packed gradients of attention: the sums of dq's lines over the rows of t
+/* Sums of dq's lines over the rows of t, for packed gradients of attention
    (LibAttend). */
 OUTLINE void attend_columns(const LibAttend *p, const void *dq, void *sums) {
     const int64_t line = p->q_width * p->d;

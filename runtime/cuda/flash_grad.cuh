@@ -127,7 +127,7 @@ template <class P> struct FlashGrad {
             if (threadIdx.x % 32 < 4) sums[flash_col(n, i)] += sum;
         }
     }
-    /* The same for dq: to the thread's own sums, since the registers of
+    /* dq's sums go to the thread's own sums, since the registers of
        shuffles would be too many. */
     __device__ void add_own_dq(const float (&x)[4][4], int row0) const {
         float *const sums = columns + threadIdx.x * own_sums;

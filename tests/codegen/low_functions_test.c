@@ -97,7 +97,7 @@ TEST_CASE(low_functions, of_a_kernel) {
     " %s = reduce_sum " sum " {axes=[1], keepdims=1}\n"                        \
     " %l = log %s\n %y = add %n, %l }"
 
-/* A sum of exp of what lies below the largest number, as in a logarithm of such
+/* A sum of exp of numbers below the largest one, as in a logarithm of such
    a sum, and other sums. */
 TEST_CASE(low_functions, of_sums) {
     const TargetKind gpu = TARGET_CUDA;

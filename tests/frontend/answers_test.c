@@ -324,7 +324,7 @@ TEST_CASE(answers, the_roofline_tells_of_nearly_all_time) {
     free(out);
 }
 
-/* Of a CPU, the time of each launch and of the step follow from the two peaks
+/* The time of each launch and of the step on a CPU follow from the two peaks
    that are told with them. */
 static const char follows[] =
     "import json\n"

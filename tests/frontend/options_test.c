@@ -414,7 +414,7 @@ const OptionRow options_settings[] = {
 };
 const int options_nsetting = sizeof options_settings / sizeof *options_settings;
 
-/* The compiler's options: what they are in options.def, and their values. */
+/* The compiler's options, as options.def has them, and their values. */
 static const struct {
     const char *name, *kind, *value;
 } of_compiler[] = {

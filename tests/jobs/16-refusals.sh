@@ -49,7 +49,7 @@ says "c is C11 for every machine" ampc check "$mlp" $bound --target aarch64
 # dimensions, heads and trained parameters
 says "have no value: 'batch' (input:0); bind them, for example --dim batch=64" ampc check "$mlp" --loss mse
 says "symbolic dimensions are: 'batch'; did you mean 'batch'?" ampc check "$mlp" --dim bach=8 --loss mse
-says "exported with fixed ones; export it again" ampc check fixed.onnx --dim batch=32 --loss mse
+says "exported with the fixed batch 8; export it again" ampc check fixed.onnx --dim batch=32 --loss mse
 says "exported with the fixed batch 8; export it again" ampc check fixed.onnx --batch-sizes 32 --loss mse
 says "'linear' is not an output of the model; its outputs: logits" ampc check "$mlp" $bound --replace-head linear=5
 says "ampc inspect MODEL --params lists them" ampc check "$mlp" $bound --freeze 'fx*'
@@ -65,7 +65,7 @@ says "NAME,loss=L,params=GLOB" ampc check "$mlp" --dim batch=8 --objective "a=ms
 says "or add the losses up: --loss" ampc check "$mlp" --dim batch=8 \
     --objective "a,loss=cross_entropy,params=fc*" --objective "b,loss=mse,params=fc1*"
 says "did you mean 'rmsprop'?" ampc check "$mlp" $bound --optimizer rmspop
-says "its keys are lr, weight_decay, beta1, beta2, eps; did you mean 'beta2'?" ampc check "$mlp" $bound --optimizer adam,beta_2=0.9
+says "its keys are lr, weight_decay, beta1, beta2, eps, amsgrad; did you mean 'beta2'?" ampc check "$mlp" $bound --optimizer adam,beta_2=0.9
 says "ampc run --hyper total=100% makes it that of the run" ampc check "$mlp" $bound --lr-schedule cosine
 says "a share of total= is warmup=10%" ampc check "$mlp" $bound --lr-schedule cosine,warmup=0.1,total=100
 says "ampc run --hyper total=10epochs" ampc check "$mlp" $bound --lr-schedule cosine,total=10epochs

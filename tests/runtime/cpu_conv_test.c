@@ -425,7 +425,7 @@ static void add_ways_of_wgrad(Ways *w, const LibConv *c, int kind) {
 
 TEST_CASE(conv, ways_are_as_recorded) {
     static const Ways recorded[] = {{1, 213, 2025, 288, 9352, 2228781},
-                                    {6, 213, 2025, 288, 22835, 4086816}};
+                                    {6, 213, 2025, 288, 22835, 4086858}};
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
         Ways w = {.threads = recorded[i].threads};
         const Ways *was = &recorded[i];

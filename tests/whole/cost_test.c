@@ -98,7 +98,7 @@ static void check_growth(const char *end, ChainFn *chain, int lengths) {
                   "%d times the layers, %ld KB after %ld KB", STEP,
                   c[i].kilobytes, c[i - 1].kilobytes);
     }
-    CHECK_MSG(SANITIZED || c[REPEATED - 1].kilobytes < 256 * 1024,
+    CHECK_MSG(SANITIZED || c[REPEATED - 1].kilobytes < 260 * 1024,
               "1,600 layers take %ld KB", c[REPEATED - 1].kilobytes);
 }
 
@@ -148,7 +148,7 @@ static void check_code(const char *model, long most) {
 
 TEST_CASE(cost, code_of_networks_is_small) {
     check_code("models/mlp.amp", 740000);
-    check_code("models/cnn.amp", 1560000);
+    check_code("models/cnn.amp", 1570000);
     check_code("models/resnet18.amp", 1920000);
 }
 

@@ -184,7 +184,7 @@ static void count_steps(void *ctx, const char *program, const char *step,
     ++*(int *)ctx;
 }
 
-/* Kernels that a prediction runs, and what it says. */
+/* Kernels that a prediction runs, and its outputs. */
 static int ran(const Compiled *c, ampc_session *s, float z[N * CLASSES]) {
     int n = 0;
     Data d;

@@ -61,7 +61,7 @@ static void set_type(Onnx__TypeProto *type, Onnx__TypeProto__ValueCase is,
         type->sparse_tensor_type = &o->sparse;
 }
 
-/* What an output is declared as does not count. */
+/* Declared types of outputs do not count. */
 TEST_CASE(onnx_tensor, other_types_are_no_tensors) {
     static const Onnx__TypeProto__ValueCase types[] = {
         ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE,

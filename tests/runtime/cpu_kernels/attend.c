@@ -147,7 +147,7 @@ static void attend_close(const AttendCase *c, int i, const void *got,
     }
 }
 
-/* Sums of packed gradients, by those of dq as it is. */
+/* Sums of packed gradients, beside sums over dq. */
 static void attend_sums_close(const LibAttend *p, const void *dq,
                               const float *sums) {
     int64_t line = p->q_width * p->d;
