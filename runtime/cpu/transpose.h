@@ -192,7 +192,7 @@ OUTLINE void attend_columns(const LibAttend *p, const void *dq, void *sums) {
         float sum = 0;
         for (int64_t row = 0; row < p->t; row++)
             sum += load1(dq, (int)p->dq_dtype, at + row * line);
-        store1(sums, (int)p->lse_dtype, i, sum);
+        store1(sums, (int)p->sums_dtype, i, sum);
     }
 }
 

@@ -4,7 +4,7 @@
    For cases that tensor cores do not support (flash.cuh), which the compiler
    avoids fusing where it can: scores are computed again for each
    ATTEND_COLUMNS columns of a result. P: the parameters of LibAttend; Q, K,
-   V, Y, Lse, Delta, DQ, DK, DV: types. */
+   V, Y, Lse, Delta, DQ, DK, DV, Sums: types. */
 #ifndef AMPC_ATTEND_CUH
 #define AMPC_ATTEND_CUH
 
@@ -182,7 +182,7 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
             const typename P::Lse *lse, const typename P::Delta *delta,
             const typename P::Mask *mask, const typename P::Rng *rng,
             typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv,
-            typename P::Lse *) {
+            typename P::Sums *) {
     typedef AttendLayout<P> At;
     Attend<P> a = {q, k, mask, rng};
     long long i = flat_index<long long>(), rows = P::batch * P::t;
@@ -237,14 +237,14 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
    where the kernel before has no sums of its own. */
 template <class P>
 __device__ void attend_grad_columns(const typename P::DQ *dq,
-                                    typename P::Lse *sums) {
+                                    typename P::Sums *sums) {
     constexpr long long pitch = AttendLayout<P>::DQ::pitch;
     const long long i = flat_index<long long>();
     if (i >= P::batch / some(P::q_heads) * pitch) return;
     const typename P::DQ *from = dq + i / pitch * P::t * pitch + i % pitch;
     float sum = 0;
     for (long long row = 0; row < P::t; row++) sum += widen(from[row * pitch]);
-    sums[i] = narrow<typename P::Lse>(sum);
+    sums[i] = narrow<typename P::Sums>(sum);
 }
 
 #endif

@@ -155,13 +155,13 @@ template <class P> struct FlashGrad {
     }
     /* The sums of a gradient's matrix, which are where its columns are. */
     template <class Rows>
-    static __device__ typename P::Lse *sums_of(typename P::Lse *to,
+    static __device__ typename P::Sums *sums_of(typename P::Sums *to,
                                                int matrix) {
         return to + matrix / (int)some(At::qh) * Rows::pitch +
                Rows::at(matrix, 0) % Rows::pitch;
     }
-    __device__ void put_sums(typename P::Lse *to, int matrix) const {
-        typedef typename P::Lse T;
+    __device__ void put_sums(typename P::Sums *to, int matrix) const {
+        typedef typename P::Sums T;
         T *const q = sums_of<typename At::DQ>(to, matrix);
         T *const k = sums_of<typename At::DK>(to, matrix);
         T *const v = sums_of<typename At::DV>(to, matrix);
@@ -334,7 +334,7 @@ attend_grad_flash(const typename P::Q *q, const typename P::K *k,
                   const typename P::Lse *lse, const typename P::Delta *delta,
                   const typename P::Mask *mask, const typename P::Rng *rng,
                   typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv,
-                  typename P::Lse *sums, float *partial) {
+                  typename P::Sums *sums, float *partial) {
     typedef FlashGrad<P> G;
     BLOCK_SHARED(bytes);
     auto &shared = *reinterpret_cast<typename G::Shared *>(bytes);

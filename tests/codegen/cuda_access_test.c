@@ -297,6 +297,7 @@ TEST_CASE(cuda_access, codes_are_rounded_by_one_instruction) {
             .v_dtype = AMPC_BF16,                                              \
             .y_dtype = AMPC_##y,                                               \
             .lse_dtype = AMPC_F32,                                             \
+            .sums_dtype = AMPC_F32,                                            \
             .delta_dtype = AMPC_F32,                                           \
             .dq_dtype = AMPC_BF16,                                             \
             .dk_dtype = AMPC_BF16,                                             \

@@ -106,7 +106,8 @@ static int attend_bufs(const CudaCase *c, CudaBuf *b) {
     }
     memcpy(b, (CudaBuf[]){q, k, v, y, lse, delta, m, rng, q, k, v},
            11 * sizeof *b);
-    b[11] = (CudaBuf){p->lse_dtype, p->packed == 2 ? q.count / p->t : -1, NULL};
+    b[11] =
+        (CudaBuf){p->sums_dtype, p->packed == 2 ? q.count / p->t : -1, NULL};
     b[8] = (CudaBuf){p->dq_dtype, queries * p->d, NULL};
     b[9] = (CudaBuf){p->dk_dtype, keys * p->u * p->d, NULL};
     b[10] = (CudaBuf){p->dv_dtype, keys * p->u * p->e, NULL};
@@ -350,8 +351,8 @@ const CudaCases cuda_suppress_cases = {suppress_cases, COUNT(suppress_cases)};
 
 #define ATTEND_OF(Q, K, V, Y)                                                  \
     .mask_dtype = F32, .rng_dtype = AMPC_I64, .q_dtype = Q, .k_dtype = K,      \
-    .v_dtype = V, .y_dtype = Y, .lse_dtype = F32, .delta_dtype = F32,          \
-    .dq_dtype = Q, .dk_dtype = K, .dv_dtype = V
+    .v_dtype = V, .y_dtype = Y, .lse_dtype = F32, .sums_dtype = F32,           \
+    .delta_dtype = F32, .dq_dtype = Q, .dk_dtype = K, .dv_dtype = V
 #define ATTEND_TYPES(T) ATTEND_OF(T, T, T, T)
 #define ATTEND_MIXED(name, Q, K, V, Y, ...)                                    \
     {name,                                                                     \

@@ -252,6 +252,7 @@ static void attend_case(int64_t size) {
                           .v_dtype = rnd_float(),
                           .y_dtype = rnd_float(),
                           .lse_dtype = AMPC_F32,
+                          .sums_dtype = AMPC_F32,
                           .delta_dtype = AMPC_F32,
                           .dq_dtype = rnd_float(),
                           .dk_dtype = rnd_float(),
