@@ -156,7 +156,7 @@ template <class P> struct FlashGrad {
     /* The sums of a gradient's matrix, which are where its columns are. */
     template <class Rows>
     static __device__ typename P::Sums *sums_of(typename P::Sums *to,
-                                               int matrix) {
+                                                int matrix) {
         return to + matrix / (int)some(At::qh) * Rows::pitch +
                Rows::at(matrix, 0) % Rows::pitch;
     }
