@@ -138,6 +138,7 @@ typedef struct OxName {
                            operands */
     bool detached;      /* .. and through a detach() */
     const OxNode *role; /* the node that uses it as a weight */
+    Str weight;         /* beside this bias (onnx_numbered.c), or NULL */
     const OxNode *statistics_of; /* BatchNormalization */
     bool drawn; /* computed only from random zeros and ones, and constants */
     Str drops;  /* name of a dropout's result outside training, or NULL */
@@ -448,6 +449,15 @@ OxName *ox_name_of(const Ox *ox, Str name);
 /* The node whose result has the name, or NULL; the same of that type. */
 const OxNode *ox_made_by(const Ox *ox, Str name);
 const OxNode *ox_maker(const Ox *ox, Str name, const char *type);
+/* onnx_numbered.c: true for a file of Keras on PyTorch. */
+bool ox_all_numbered(const Ox *ox);
+/* Notes the weight beside each bias. */
+void ox_numbered_biases(Ox *ox);
+/* The weight of the product to which `add` adds the bias; NULL: it is none. */
+Str ox_numbered_weight(const Ox *ox, const OxNode *add, Str bias);
+/* True if an Identity makes a separate variable of an initializer; else it
+   reads the right one afterwards. */
+bool ox_numbered_apart(Ox *ox, OxNode *identity);
 int ox_uses(const Ox *ox, Str name); /* uses in live nodes and graph outputs */
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt);

@@ -226,16 +226,25 @@ static void becomes_init(Ox *ox, Str name, OxInit init) {
     vec_push(ox->scratch, &ox->inits, init);
 }
 
+/* The name of a parameter, not of a value. */
+static bool is_parameter_name(Str name) {
+    return strchr(name, '.') && name[0] != '/' && !strstr(name, "::");
+}
+
 /* TorchScript keeps one of several equal tensors and rebuilds the others as
    Identity nodes named after the lost parameter: each is a separate parameter.
-   (Truly tied parameters share one name and have no Identity.) */
+   (Truly tied parameters share one name and have no Identity, but for tensors
+   without names.) */
 static void split_identities(Ox *ox) {
     if (ox->has_signature) return;
+    bool numbered = ox_all_numbered(ox);
+    if (numbered) ox_numbered_biases(ox);
     for (int i = 0; i < ox->nodes.len; i++) {
-        const OxNode *n = &ox->nodes.data[i];
+        OxNode *n = &ox->nodes.data[i];
         if (n->type != intern("Identity") || *n->domain || n->nin != 1 ||
-            n->nout != 1 || !strchr(n->out[0], '.') || n->out[0][0] == '/' ||
-            strstr(n->out[0], "::"))
+            n->nout != 1 ||
+            !(numbered ? ox_numbered_apart(ox, n)
+                       : is_parameter_name(n->out[0])))
             continue;
         const OxName *from = ox_name_of(ox, n->in[0]);
         if (!from || from->kind != OX_INIT || is_graph_output(ox, n->out[0]))

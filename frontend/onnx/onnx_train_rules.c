@@ -250,6 +250,13 @@ static bool folded_by_script(Case *c) {
            (c->x->proto->n_dims >= 2 || strcmp(c->role->type, "MatMul"));
 }
 
+/* The bias of a product with a weight. */
+static bool numbered_bias(Case *c) {
+    if (c->role && ox_all_numbered(c->ox))
+        c->from = ox_numbered_weight(c->ox, c->role, c->x->name);
+    return c->from;
+}
+
 /* A node that multiplies x with the scale of a DynamicQuantizeLinear. */
 static bool scales_dynamically(const Ox *ox, const OxNode *n, Str x) {
     if (strcmp(n->type, "Mul") || n->nin != 2) return false;
@@ -514,6 +521,7 @@ static const struct {
     {ANY, normalises, FROZEN, "normalises an input (%s)"},
     {SCRIPT | STRIPPED, folded_by_script, TRAINS,
      "folded by the exporter: operand of %s"},
+    {SCRIPT, numbered_bias, TRAINS, "the bias of the product with '%s'"},
     {SCRIPT, with_buffer, FROZEN, "its module has '%s' in plain arithmetic"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},

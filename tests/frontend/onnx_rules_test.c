@@ -335,6 +335,68 @@ TEST_CASE(onnx_rules, names_that_a_simplifier_left) {
     }
 }
 
+/* Keras on PyTorch: tensors have numbers, and equal ones are rebuilt from the
+   first. A layer with two uses has one bias; the equal bias of another layer is
+   separate. Other offsets stay. */
+TEST_CASE(onnx_rules, biases_of_numbered_tensors) {
+    static const char first[] = "the bias of the product with 'onnx::MatMul_1'",
+                      other[] = "the bias of the product with 'onnx::MatMul_3'";
+    Made m;
+    begin_model(&m, "pytorch");
+    weights(&m, "onnx::MatMul_1 4,4; onnx::Add_2 4; onnx::MatMul_3 4,4; "
+                "onnx::Add_6 2,4; onnx::Mul_7 4; _torch_params.a/gain 4;");
+    nodes(&m, "Identity onnx::Add_2 onnx::Add_4; "
+              "Identity onnx::Add_2 onnx::Add_5; "
+              "Identity onnx::MatMul_1 onnx::MatMul_8; "
+              "Identity onnx::Add_2 onnx::Add_9; "
+              "Identity onnx::Mul_7 onnx::Mul_10; "
+              "MatMul x,onnx::MatMul_1 p; Transpose p q; "
+              "Add onnx::Add_2,q r; MatMul r,onnx::MatMul_8 s; "
+              "Add s,onnx::Add_4 t; MatMul t,onnx::MatMul_3 u; "
+              "Add u,onnx::Add_5 v; MatMul v,onnx::MatMul_3 w; "
+              "Add w,onnx::Add_9 z; Add z,onnx::Add_6 k; Mul k,onnx::Mul_7 l; "
+              "Mul l,onnx::Mul_10 n; Mul n,_torch_params.a/gain y;");
+    made_ints(&m, m.graph.node[6], "perm", 2, (int64_t[]){0, 1});
+    for (int i = 0; i < 4; i++) m.graph.initializer[4]->float_data[i] = 1;
+    check_becomes(&m, "onnx::Add_2", TRAINS, first);
+    check_becomes(&m, "onnx::Add_5", TRAINS, other);
+    check_becomes(&m, "onnx::Add_6", FROZEN, "its name is not a module path");
+    check_becomes(&m, "onnx::Mul_7", FROZEN, "its name is not a module path");
+    check_becomes(&m, "onnx::Mul_10", FROZEN, "its name is not a module path");
+    check_becomes(&m, "_torch_params.a/gain", TRAINS,
+                  "by guess: operand of Mul");
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(!var_named(mod, "onnx::Add_4") && !var_named(mod, "onnx::Add_9"));
+    CHECK(!var_named(mod, "onnx::MatMul_8"));
+    made_end(&m);
+}
+
+/* A bias along the channels of a convolution whose axes were moved. */
+TEST_CASE(onnx_rules, bias_of_a_numbered_convolution) {
+    Made m;
+    made_start(&m, 18);
+    produced_by(&m, "pytorch");
+    made_input(&m, "x", DT_F32, "1,2,5");
+    weights(&m, "onnx::Conv_1 3,2,2; onnx::Add_2 1,1,3;");
+    nodes(&m, "Conv x,onnx::Conv_1 p; Transpose p q; Add q,onnx::Add_2 y;");
+    made_ints(&m, m.graph.node[1], "perm", 3, (int64_t[]){0, 2, 1});
+    check_becomes(&m, "onnx::Add_2", TRAINS,
+                  "the bias of the product with 'onnx::Conv_1'");
+    made_end(&m);
+}
+
+/* One tensor has a name: the exporter computed those with numbers. */
+TEST_CASE(onnx_rules, a_numbered_offset_beside_names) {
+    Made m;
+    begin_model(&m, "pytorch");
+    weights(&m, "onnx::MatMul_1 4,4; onnx::Add_2 4; fc.weight 4,4;");
+    nodes(&m, "MatMul x,onnx::MatMul_1 p; Add p,onnx::Add_2 q; "
+              "MatMul q,fc.weight y;");
+    check_becomes(&m, "onnx::Add_2", FROZEN, "its name is not a module path");
+    made_end(&m);
+}
+
 /* What reads the product tells whether the matrix belongs to a layer. */
 TEST_CASE(onnx_rules, transposed_weights_beside_biases) {
     static const struct {

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_numbered.c: files whose initializers TorchScript numbered
+   (onnx::MatMul_7), as it does for Keras on PyTorch: its layers cast their
+   variables. A variable without a cast is called _torch_params.LAYER/NAME.
+   Equal tensors are stored once, and each use of another one reads an Identity.
+   Equal biases are one variable if their products read one weight. Other
+   tensors are separate if all their elements are equal, as gains of norms that
+   begin as ones; else they are one variable and used again. */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* Nodes between a variable and its use, and operands of a product. */
+enum { NUMBERED_FAR = 16, NUMBERED_OPERANDS = 4 };
+
+bool ox_all_numbered(const Ox *ox) {
+    int numbered = 0;
+    for (int i = 0; i < ox->inits.len; i++) {
+        Str name = ox->inits.data[i].name;
+        bool counted = !strncmp(name, "onnx::", 6);
+        if (!counted && strncmp(name, "_torch_params.", 14)) return false;
+        numbered += counted;
+    }
+    return numbered && !ox->has_signature;
+}
+
+/* The initializer that a name stands for; NULL: none. */
+static const OxInit *numbered_init(const Ox *ox, Str name) {
+    for (int left = NUMBERED_FAR; left > 0; left--) {
+        const OxName *x = *name ? ox_name_of(ox, name) : NULL;
+        if (x && x->kind == OX_INIT) return &ox->inits.data[x->index];
+        const OxNode *n = ox_maker(ox, name, "Identity");
+        if (!n || n->nin != 1) return NULL;
+        name = n->in[0];
+    }
+    return NULL;
+}
+
+/* The node behind casts and transpositions. */
+static const OxNode *numbered_maker(const Ox *ox, Str name) {
+    const OxNode *n = ox_made_by(ox, name);
+    for (int left = NUMBERED_FAR; n && left > 0; left--) {
+        if (n->nin < 1 ||
+            (strcmp(n->type, "Cast") && strcmp(n->type, "Transpose")))
+            break;
+        n = ox_made_by(ox, n->in[0]);
+    }
+    return n;
+}
+
+/* True if x is as large as the product's last axes, or has its channels. */
+static bool is_bias_of(const Onnx__TensorProto *x, const OxNode *product,
+                       const Onnx__TensorProto *weight) {
+    size_t from = 0, n = x->n_dims, all = weight->n_dims;
+    while (from + 1 < n && x->dims[from] == 1) from++;
+    n -= from;
+    if (!strcmp(product->type, "Conv"))
+        return n == 1 && all > 2 && x->dims[from] == weight->dims[0];
+    return n > 0 && n < all &&
+           !memcmp(x->dims + from, weight->dims + (all - n),
+                   n * sizeof *x->dims);
+}
+
+Str ox_numbered_weight(const Ox *ox, const OxNode *add, Str bias) {
+    const OxInit *x = numbered_init(ox, bias);
+    if (!x || strcmp(add->type, "Add")) return NULL;
+    for (int k = 0; k < add->nin; k++) {
+        const OxNode *from = numbered_maker(ox, add->in[k]);
+        if (!from || ox_elementwise(from)) continue;
+        for (int j = 0; j < from->nin && j < NUMBERED_OPERANDS; j++) {
+            const OxInit *w = numbered_init(ox, from->in[j]);
+            if (w && is_bias_of(x->proto, from, w->proto)) return w->name;
+        }
+    }
+    return NULL;
+}
+
+void ox_numbered_biases(Ox *ox) {
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        for (int k = 0; k < n->nin && !strcmp(n->type, "Add"); k++) {
+            OxName *x = ox_name_of(ox, n->in[k]);
+            if (x && !x->weight)
+                x->weight = ox_numbered_weight(ox, n, n->in[k]);
+        }
+    }
+}
+
+/* True if all elements have the same bytes. */
+static bool all_equal(const Onnx__TensorProto *t) {
+    size_t count = 1, n = t->n_float_data;
+    for (size_t i = 0; i < t->n_dims; i++) count *= (size_t)t->dims[i];
+    for (size_t i = 1; i < n; i++)
+        if (memcmp(&t->float_data[i], t->float_data, sizeof(float)))
+            return false;
+    if (n || !count || t->raw_data.len % count) return n > 0;
+    size_t each = t->raw_data.len / count;
+    if (!each) return false;
+    for (size_t i = 1; i < count; i++)
+        if (memcmp(t->raw_data.data + i * each, t->raw_data.data, each))
+            return false;
+    return true;
+}
+
+bool ox_numbered_apart(Ox *ox, OxNode *identity) {
+    const OxInit *from = numbered_init(ox, identity->in[0]);
+    if (!from) return false;
+    Str weight = ox_name_of(ox, identity->out[0])->weight;
+    if (!weight) return all_equal(from->proto);
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (x->proto != from->proto ||
+            ox_name_of(ox, x->name)->weight != weight)
+            continue;
+        identity->in[0] = x->name;
+        return false;
+    }
+    return true;
+}
