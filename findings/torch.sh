@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by findings about torch.onnx.export. Goes to a temporary folder, which is removed at
-# the end, and defines with_torch VERSION, which installs PyTorch with its CUDA libraries (some
-# GB) and runs the program on standard input; a GPU is not needed.
+# the end, and defines with_torch VERSION [PACKAGE...], which installs PyTorch with its CUDA
+# libraries (some GB) and runs the program on standard input; a GPU is not needed.
 set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -32,7 +32,7 @@ PY
 with_torch() {
     python3 -m venv "$dir/$1"
     "$dir/$1/bin/pip" -q --disable-pip-version-check install "torch==$1" onnx==1.23.2 \
-        onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6
+        onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6 "${@:2}"
     PYTHONPATH=$dir "$dir/$1/bin/python" -
     rm -rf "${dir:?}/$1"
 }
