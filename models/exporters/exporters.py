@@ -317,7 +317,7 @@ def put(case, refused):
     if refused:
         lines.append(f"refused {refused[:120]}")
     else:
-        lines += [f"input {k} {'i64' if v.dtype == np.int64 else 'f32'} {','.join(map(str, v.shape))} {number(v)}" for k, v in case.inputs.items()]
+        lines += [f"input {k} {'i64' if v.dtype.kind in 'iu' else 'f32'} {','.join(map(str, v.shape))} {number(v)}" for k, v in case.inputs.items()]
         lines += [f"output {k} {number(v)}" for k, v in case.outputs.items()]
         lines.append("loss " + number(case.losses))
         lines += [f"param {k} {number(v)}" for k, v in case.params.items()]

@@ -12,36 +12,15 @@
 #define SIGNED "pkg.torch.export.ExportedProgram.graph_signature"
 #define FX     "pkg.torch.onnx.fx_node"
 
-static void produced_by(Made *m, const char *by) {
-    m->model.producer_name = made_text(m, by);
-}
-
 static void sign(Made *m, const char *lines) {
     made_metadata(m, &m->graph.metadata_props, &m->graph.n_metadata_props,
                   SIGNED, lines);
 }
 
-/* Adds tensors of 0.5, "name dims; .."; a number has the dims "-". */
-static void weights(Made *m, const char *rows) {
-    char name[40], dims[20];
-    for (int n; sscanf(rows, " %39s %19[^;]%n", name, dims, &n) == 2;
-         rows += n + (rows[n] == ';'))
-        made_f32(m, name, *dims == '-' ? "" : dims, 0.5f);
-}
-
-/* Adds nodes, "Op inputs output; .."; y is the model's output. */
-static void nodes(Made *m, const char *rows) {
-    char op[20], in[60], out[20];
-    for (int n; sscanf(rows, " %19s %59s %19[^;]%n", op, in, out, &n) == 3;
-         rows += n + (rows[n] == ';'))
-        made_node(m, op, in, out);
-    made_output(m, "y");
-}
-
 /* A model of the exporter with the input x[2,4]. */
 static void begin_model(Made *m, const char *by) {
     made_start(m, 18);
-    produced_by(m, by);
+    made_by(m, by);
     made_input(m, "x", DT_F32, "2,4");
 }
 
@@ -58,23 +37,6 @@ static void start(Made *m, const char *by, const char *name, const char *dims,
     snprintf(in, sizeof in, "act,%s", name);
     made_node(m, op, in, "y");
     made_output(m, "y");
-}
-
-typedef enum Becomes { TRAINS, FROZEN, CONSTANT } Becomes;
-
-static void check_becomes(Made *m, const char *name, Becomes want,
-                          const char *why) {
-    Module *mod = made_import(m);
-    if (!CHECK_MSG(mod != NULL, "%s: %s", name, made_message(m))) return;
-    const Var *v = var_named(mod, name);
-    const char *said = v ? v->why : NULL;
-    Becomes got = !v ? CONSTANT : v->kind == VAR_PARAM ? TRAINS : FROZEN;
-    for (int i = 0; i < mod->literals.len; i++)
-        if (!strcmp(mod->literals.data[i].name, name))
-            said = mod->literals.data[i].why;
-    CHECK_MSG(got == want, "%s: %d, not %d (%s)", name, got, want, said);
-    if (CHECK_MSG(said != NULL, "%s: no reason", name))
-        CHECK_MSG(!strcmp(said, why), "%s: '%s', not '%s'", name, said, why);
 }
 
 /* PyTorch's exporter over torch.export: its marks decide, and constants that
@@ -127,7 +89,7 @@ TEST_CASE(onnx_rules, dynamo) {
         m.opt.accept_folded = true; /* 'conv.weight' may have been lost */
         if (rows[i].mark) made_mark(&m, rows[i].name, KIND, rows[i].mark);
         if (rows[i].folded) made_mark(&m, rows[i].name, FOLDED, rows[i].folded);
-        check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        made_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
         made_end(&m);
     }
 }
@@ -147,7 +109,7 @@ TEST_CASE(onnx_rules, tensors_that_a_forward_makes) {
                   "(%c_lifted_tensor_0,), kwargs = {})");
     made_node(&m, "Mul", "y,clone", "z");
     made_output(&m, "z");
-    check_becomes(&m, "lifted_tensor_0", FROZEN, "CONSTANT_TENSOR in the file");
+    made_becomes(&m, "lifted_tensor_0", FROZEN, "CONSTANT_TENSOR in the file");
     made_end(&m);
 }
 
@@ -159,7 +121,7 @@ TEST_CASE(onnx_rules, captured_tensors_in_files_of_our_own) {
     sign(&m, "c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'\n");
     made_metadata(&m, &m.model.metadata_props, &m.model.n_metadata_props,
                   "ampc.torch.export", "1");
-    check_becomes(&m, "lifted_tensor_0", FROZEN, "CONSTANT_TENSOR in the file");
+    made_becomes(&m, "lifted_tensor_0", FROZEN, "CONSTANT_TENSOR in the file");
     made_end(&m);
 }
 
@@ -170,7 +132,7 @@ TEST_CASE(onnx_rules, what_was_folded_of_a_parameter) {
     sign(&m, "p_head_weight: PARAMETER target='head.weight'\n");
     made_mark(&m, "val_3", FOLDED, "['head.weight', 'val_2']");
     m.opt.accept_folded = true;
-    check_becomes(&m, "val_3", TRAINS, "folded from 'head.weight'");
+    made_becomes(&m, "val_3", TRAINS, "folded from 'head.weight'");
     made_end(&m);
 }
 
@@ -282,7 +244,7 @@ TEST_CASE(onnx_rules, other_exporters) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
         start(&m, rows[i].by, rows[i].name, rows[i].dims, rows[i].op);
-        check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        made_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
         made_end(&m);
     }
 }
@@ -302,7 +264,7 @@ TEST_CASE(onnx_rules, products_of_jax) {
         made_node(&m, "Gemm", arena_printf(m.a, "x,const_0,%s", rows[i].bias),
                   "y");
         made_output(&m, "y");
-        check_becomes(&m, "const_0", TRAINS, rows[i].why);
+        made_becomes(&m, "const_0", TRAINS, rows[i].why);
         made_end(&m);
     }
 }
@@ -329,72 +291,10 @@ TEST_CASE(onnx_rules, names_that_a_simplifier_left) {
         start(&m, i % 2 ? "pytorch" : "onnxruntime.transformers",
               rows[i / 2].name, rows[i / 2].dims, rows[i / 2].op);
         m.graph.node[0]->name = made_text(&m, "node_linear");
-        check_becomes(&m, rows[i / 2].name, rows[i / 2].becomes,
-                      rows[i / 2].why);
+        made_becomes(&m, rows[i / 2].name, rows[i / 2].becomes,
+                     rows[i / 2].why);
         made_end(&m);
     }
-}
-
-/* Keras on PyTorch: tensors have numbers, and equal ones are rebuilt from the
-   first. A layer with two uses has one bias; the equal bias of another layer is
-   separate. Other offsets stay. */
-TEST_CASE(onnx_rules, biases_of_numbered_tensors) {
-    static const char first[] = "the bias of the product with 'onnx::MatMul_1'",
-                      other[] = "the bias of the product with 'onnx::MatMul_3'";
-    Made m;
-    begin_model(&m, "pytorch");
-    weights(&m, "onnx::MatMul_1 4,4; onnx::Add_2 4; onnx::MatMul_3 4,4; "
-                "onnx::Add_6 2,4; onnx::Mul_7 4; _torch_params.a/gain 4;");
-    nodes(&m, "Identity onnx::Add_2 onnx::Add_4; "
-              "Identity onnx::Add_2 onnx::Add_5; "
-              "Identity onnx::MatMul_1 onnx::MatMul_8; "
-              "Identity onnx::Add_2 onnx::Add_9; "
-              "Identity onnx::Mul_7 onnx::Mul_10; "
-              "MatMul x,onnx::MatMul_1 p; Transpose p q; "
-              "Add onnx::Add_2,q r; MatMul r,onnx::MatMul_8 s; "
-              "Add s,onnx::Add_4 t; MatMul t,onnx::MatMul_3 u; "
-              "Add u,onnx::Add_5 v; MatMul v,onnx::MatMul_3 w; "
-              "Add w,onnx::Add_9 z; Add z,onnx::Add_6 k; Mul k,onnx::Mul_7 l; "
-              "Mul l,onnx::Mul_10 n; Mul n,_torch_params.a/gain y;");
-    made_ints(&m, m.graph.node[6], "perm", 2, (int64_t[]){0, 1});
-    for (int i = 0; i < 4; i++) m.graph.initializer[4]->float_data[i] = 1;
-    check_becomes(&m, "onnx::Add_2", TRAINS, first);
-    check_becomes(&m, "onnx::Add_5", TRAINS, other);
-    check_becomes(&m, "onnx::Add_6", FROZEN, "its name is not a module path");
-    check_becomes(&m, "onnx::Mul_7", FROZEN, "its name is not a module path");
-    check_becomes(&m, "onnx::Mul_10", FROZEN, "its name is not a module path");
-    check_becomes(&m, "_torch_params.a/gain", TRAINS,
-                  "by guess: operand of Mul");
-    Module *mod = made_import(&m);
-    REQUIRE(mod != NULL);
-    CHECK(!var_named(mod, "onnx::Add_4") && !var_named(mod, "onnx::Add_9"));
-    CHECK(!var_named(mod, "onnx::MatMul_8"));
-    made_end(&m);
-}
-
-/* A bias along the channels of a convolution whose axes were moved. */
-TEST_CASE(onnx_rules, bias_of_a_numbered_convolution) {
-    Made m;
-    made_start(&m, 18);
-    produced_by(&m, "pytorch");
-    made_input(&m, "x", DT_F32, "1,2,5");
-    weights(&m, "onnx::Conv_1 3,2,2; onnx::Add_2 1,1,3;");
-    nodes(&m, "Conv x,onnx::Conv_1 p; Transpose p q; Add q,onnx::Add_2 y;");
-    made_ints(&m, m.graph.node[1], "perm", 3, (int64_t[]){0, 2, 1});
-    check_becomes(&m, "onnx::Add_2", TRAINS,
-                  "the bias of the product with 'onnx::Conv_1'");
-    made_end(&m);
-}
-
-/* One tensor has a name: the exporter computed those with numbers. */
-TEST_CASE(onnx_rules, a_numbered_offset_beside_names) {
-    Made m;
-    begin_model(&m, "pytorch");
-    weights(&m, "onnx::MatMul_1 4,4; onnx::Add_2 4; fc.weight 4,4;");
-    nodes(&m, "MatMul x,onnx::MatMul_1 p; Add p,onnx::Add_2 q; "
-              "MatMul q,fc.weight y;");
-    check_becomes(&m, "onnx::Add_2", FROZEN, "its name is not a module path");
-    made_end(&m);
 }
 
 /* What reads the product tells whether the matrix belongs to a layer. */
@@ -413,11 +313,11 @@ TEST_CASE(onnx_rules, transposed_weights_beside_biases) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
         begin_model(&m, "pytorch");
-        weights(&m, "val_9 4,4");
-        weights(&m, rows[i].tensor);
-        nodes(&m, rows[i].nodes);
+        made_weights(&m, "val_9 4,4");
+        made_weights(&m, rows[i].tensor);
+        made_nodes(&m, rows[i].nodes);
         m.graph.node[0]->name = made_text(&m, "node_linear");
-        check_becomes(&m, "val_9", TRAINS, rows[i].why);
+        made_becomes(&m, "val_9", TRAINS, rows[i].why);
         made_end(&m);
     }
 }
@@ -429,13 +329,13 @@ TEST_CASE(onnx_rules, normalised_inputs) {
     for (size_t i = 0; i < sizeof by / sizeof *by; i++) {
         Made m;
         begin_model(&m, by[i]);
-        weights(&m, "const_2 4; const_3 4,4; const_4 4; const_0 1,4; "
-                    "const_1 1,4;");
-        nodes(&m, "Transpose x xt; Transpose xt xtt; Sub xtt,const_0 s; "
-                  "Sqrt const_1 root; Div s,root d; Sub d,const_2 e; "
-                  "MatMul e,const_3 p; Div p,const_4 y;");
-        check_becomes(&m, "const_0", FROZEN, "normalises an input (Div)");
-        check_becomes(&m, "const_1", FROZEN, "normalises an input (Div)");
+        made_weights(&m, "const_2 4; const_3 4,4; const_4 4; const_0 1,4; "
+                         "const_1 1,4;");
+        made_nodes(&m, "Transpose x xt; Transpose xt xtt; Sub xtt,const_0 s; "
+                       "Sqrt const_1 root; Div s,root d; Sub d,const_2 e; "
+                       "MatMul e,const_3 p; Div p,const_4 y;");
+        made_becomes(&m, "const_0", FROZEN, "normalises an input (Div)");
+        made_becomes(&m, "const_1", FROZEN, "normalises an input (Div)");
         Module *mod = made_import(&m);
         REQUIRE(mod != NULL);
         CHECK_EQ_INT(var_named(mod, "const_2")->kind, VAR_PARAM);
@@ -449,16 +349,16 @@ TEST_CASE(onnx_rules, normalised_inputs) {
 TEST_CASE(onnx_rules, order_within_a_module) {
     Made m;
     begin_model(&m, "pytorch");
-    weights(&m, "a.gain 4; a.weight 4,4; b.weight 4,4;");
+    made_weights(&m, "a.gain 4; a.weight 4,4; b.weight 4,4;");
     made_i64(&m, "b.steps", 1, (int64_t[]){4});
-    weights(&m, "b.table 4; c.table 4;");
-    nodes(&m, "MatMul x,a.weight p; Mul p,a.gain q; MatMul q,b.weight r; "
-              "Mul r,b.table s; Add s,c.table t; Expand t,b.steps y;");
-    check_becomes(&m, "a.gain", TRAINS,
-                  "its module writes it before 'a.weight'");
-    check_becomes(&m, "b.table", FROZEN,
-                  "its module writes it behind 'b.steps'");
-    check_becomes(&m, "c.table", TRAINS, "by guess: operand of Add");
+    made_weights(&m, "b.table 4; c.table 4;");
+    made_nodes(&m, "MatMul x,a.weight p; Mul p,a.gain q; MatMul q,b.weight r; "
+                   "Mul r,b.table s; Add s,c.table t; Expand t,b.steps y;");
+    made_becomes(&m, "a.gain", TRAINS,
+                 "its module writes it before 'a.weight'");
+    made_becomes(&m, "b.table", FROZEN,
+                 "its module writes it behind 'b.steps'");
+    made_becomes(&m, "c.table", TRAINS, "by guess: operand of Add");
     made_end(&m);
 }
 
@@ -467,15 +367,17 @@ TEST_CASE(onnx_rules, order_within_a_module) {
 TEST_CASE(onnx_rules, gains_of_no_normalisation) {
     Made m;
     begin_model(&m, "pytorch");
-    weights(&m, "a.weight 4; a.bias 4; m.weight 4,4; m.bias 4; n.weight 4; "
-                "n.bias 4; d 4;");
-    nodes(&m, "Mul x,a.weight p; Add p,a.bias q; MatMul q,m.weight r; "
-              "Add r,m.bias s; Div s,d t; Mul t,n.weight u; Add u,n.bias y;");
-    check_becomes(&m, "a.weight", TRAINS, "by guess: operand of Mul");
-    check_becomes(&m, "a.bias", TRAINS, "by guess: operand of Add");
-    check_becomes(&m, "m.bias", TRAINS, "operand of Add");
-    check_becomes(&m, "n.weight", TRAINS, "operand of Mul");
-    check_becomes(&m, "n.bias", TRAINS, "operand of Add");
+    made_weights(&m,
+                 "a.weight 4; a.bias 4; m.weight 4,4; m.bias 4; n.weight 4; "
+                 "n.bias 4; d 4;");
+    made_nodes(&m,
+               "Mul x,a.weight p; Add p,a.bias q; MatMul q,m.weight r; "
+               "Add r,m.bias s; Div s,d t; Mul t,n.weight u; Add u,n.bias y;");
+    made_becomes(&m, "a.weight", TRAINS, "by guess: operand of Mul");
+    made_becomes(&m, "a.bias", TRAINS, "by guess: operand of Add");
+    made_becomes(&m, "m.bias", TRAINS, "operand of Add");
+    made_becomes(&m, "n.weight", TRAINS, "operand of Mul");
+    made_becomes(&m, "n.bias", TRAINS, "operand of Add");
     made_end(&m);
 }
 
@@ -483,10 +385,10 @@ TEST_CASE(onnx_rules, gains_of_no_normalisation) {
 TEST_CASE(onnx_rules, order_of_buffers) {
     Made m;
     begin_model(&m, "pytorch");
-    weights(&m, "support 4; project 4,4;");
-    nodes(&m, "Mul x,support s; MatMul s,project y;");
-    check_becomes(&m, "support", TRAINS, "by guess: operand of Mul");
-    check_becomes(&m, "project", TRAINS, "by guess: operand of MatMul");
+    made_weights(&m, "support 4; project 4,4;");
+    made_nodes(&m, "Mul x,support s; MatMul s,project y;");
+    made_becomes(&m, "support", TRAINS, "by guess: operand of Mul");
+    made_becomes(&m, "project", TRAINS, "by guess: operand of MatMul");
     made_end(&m);
 }
 
@@ -503,16 +405,15 @@ TEST_CASE(onnx_rules, statistics_in_arithmetic) {
     for (int form = 0; form < 2; form++) {
         Made m;
         begin_model(&m, "jax2onnx");
-        weights(&m, "w 4,4; mean 4; variance 4; scale 4; offset 4;");
+        made_weights(&m, "w 4,4; mean 4; variance 4; scale 4; offset 4;");
         made_f32(&m, "eps", "", 1e-3f);
         made_f32(&m, "one", "", 1);
-        nodes(&m, forms[form]);
-        check_becomes(&m, "variance", FROZEN,
-                      "running statistics, as Sqrt has them");
-        check_becomes(&m, "mean", FROZEN,
-                      "running statistics, as Mul has them");
-        check_becomes(&m, "scale", TRAINS, "by guess: operand of Mul");
-        check_becomes(&m, "offset", TRAINS, "by guess: operand of Add");
+        made_nodes(&m, forms[form]);
+        made_becomes(&m, "variance", FROZEN,
+                     "running statistics, as Sqrt has them");
+        made_becomes(&m, "mean", FROZEN, "running statistics, as Mul has them");
+        made_becomes(&m, "scale", TRAINS, "by guess: operand of Mul");
+        made_becomes(&m, "offset", TRAINS, "by guess: operand of Add");
         CHECK_HAS(made_message(&m), "2 tensors are running statistics of "
                                     "normalisations in the arithmetic of "
                                     "evaluation, first 'mean'");
@@ -533,10 +434,10 @@ TEST_CASE(onnx_rules, weights_that_normalise_themselves) {
     for (int i = 0; i < 9; i++) {
         Made m;
         begin_model(&m, by[i % 3]);
-        weights(&m, "w 4,4;");
+        made_weights(&m, "w 4,4;");
         made_f32(&m, "eps", "", 1e-4f);
         made_f32(&m, "one", "", 1);
-        nodes(&m, forms[i / 3]);
+        made_nodes(&m, forms[i / 3]);
         Module *mod = made_import(&m);
         REQUIRE(mod != NULL);
         const Var *v = var_named(mod, "w");
@@ -553,9 +454,9 @@ TEST_CASE(onnx_rules, a_table_of_sines_and_cosines) {
         float turns[] = {0, 1, 0, 1, 0.84f, 0.54f, 0.01f, 0.99f},
               half[] = {0, 0, 1, 1, 0.84f, 0.01f, 0.54f, 0.99f};
         memcpy(t->float_data, halves ? half : turns, sizeof turns);
-        check_becomes(&m, "pos_embed", FROZEN, "a table of sines and cosines");
+        made_becomes(&m, "pos_embed", FROZEN, "a table of sines and cosines");
         t->float_data[7] = 1.5f;
-        check_becomes(&m, "pos_embed", TRAINS, "by guess: operand of Add");
+        made_becomes(&m, "pos_embed", TRAINS, "by guess: operand of Add");
         made_end(&m);
     }
 }

@@ -247,3 +247,36 @@ void made_linear(Made *m) {
     made_node(m, "Pow", "c,half", "y");
     made_output(m, "y");
 }
+
+void made_by(Made *m, const char *by) {
+    m->model.producer_name = made_text(m, by);
+}
+
+void made_weights(Made *m, const char *rows) {
+    char name[40], dims[20];
+    for (int n; sscanf(rows, " %39s %19[^;]%n", name, dims, &n) == 2;
+         rows += n + (rows[n] == ';'))
+        made_f32(m, name, *dims == '-' ? "" : dims, 0.5f);
+}
+
+void made_nodes(Made *m, const char *rows) {
+    char op[20], in[60], out[20];
+    for (int n; sscanf(rows, " %19s %59s %19[^;]%n", op, in, out, &n) == 3;
+         rows += n + (rows[n] == ';'))
+        made_node(m, op, in, out);
+    made_output(m, "y");
+}
+
+void made_becomes(Made *m, const char *name, Becomes want, const char *why) {
+    Module *mod = made_import(m);
+    if (!CHECK_MSG(mod != NULL, "%s: %s", name, made_message(m))) return;
+    const Var *v = var_named(mod, name);
+    const char *said = v ? v->why : NULL;
+    Becomes got = !v ? CONSTANT : v->kind == VAR_PARAM ? TRAINS : FROZEN;
+    for (int i = 0; i < mod->literals.len; i++)
+        if (!strcmp(mod->literals.data[i].name, name))
+            said = mod->literals.data[i].why;
+    CHECK_MSG(got == want, "%s: %d, not %d (%s)", name, got, want, said);
+    if (CHECK_MSG(said != NULL, "%s: no reason", name))
+        CHECK_MSG(!strcmp(said, why), "%s: '%s', not '%s'", name, said, why);
+}

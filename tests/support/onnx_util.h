@@ -88,4 +88,15 @@ const char *made_message(const Made *m);
 /* Packs a message; *n = its size; for free(). */
 uint8_t *model_pack(const Onnx__ModelProto *m, size_t *n);
 
+/* ---- what trains (onnx_rules_test.c) ------------------------------------- */
+
+void made_by(Made *m, const char *by); /* the producer's name */
+/* Adds tensors of 0.5 and more, "name dims; .."; a number has the dims "-". */
+void made_weights(Made *m, const char *rows);
+/* Adds nodes, "Op inputs output; .."; y is the model's output. */
+void made_nodes(Made *m, const char *rows);
+
+typedef enum Becomes { TRAINS, FROZEN, CONSTANT } Becomes;
+void made_becomes(Made *m, const char *name, Becomes want, const char *why);
+
 #endif
