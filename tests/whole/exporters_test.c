@@ -254,7 +254,7 @@ static void add_case(const char *path, const char *name, bool compiles) {
     REQUIRE(count < MOST_CASES);
     Case *c = &cases[count++];
     c->compiles = compiles;
-    snprintf(c->name, sizeof c->name, "%.*s", (int)strlen(name) - 4, name);
+    snprintf(c->name, sizeof c->name, "%s", name);
     snprintf(c->path, sizeof c->path, "%.*s.onnx", (int)(strlen(path) - 4),
              path);
     harness_register(compiles ? "exporters_compiled" : "exporters", c->name,
