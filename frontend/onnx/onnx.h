@@ -455,6 +455,8 @@ bool ox_all_numbered(const Ox *ox);
 void ox_numbered_biases(Ox *ox);
 /* The weight of the product to which `add` adds the bias; NULL: it is none. */
 Str ox_numbered_weight(const Ox *ox, const OxNode *add, Str bias);
+/* True if the tensor is the slope of a PReLU, negated: slope relu(-x). */
+bool ox_numbered_slope(const Ox *ox, const OxNode *mul, Str slope);
 /* True if an Identity makes a separate variable of an initializer; else it
    reads the right one afterwards. */
 bool ox_numbered_apart(Ox *ox, OxNode *identity);

@@ -75,6 +75,18 @@ Str ox_numbered_weight(const Ox *ox, const OxNode *add, Str bias) {
     return NULL;
 }
 
+bool ox_numbered_slope(const Ox *ox, const OxNode *mul, Str slope) {
+    const OxInit *x = numbered_init(ox, slope);
+    if (!x || !x->proto->n_dims || strcmp(mul->type, "Mul")) return false;
+    for (int k = 0; k < mul->nin; k++) {
+        const OxNode *relu = numbered_maker(ox, mul->in[k]);
+        if (!relu || relu->nin != 1 || strcmp(relu->type, "Relu")) continue;
+        const OxNode *neg = numbered_maker(ox, relu->in[0]);
+        if (neg && !strcmp(neg->type, "Neg")) return true;
+    }
+    return false;
+}
+
 void ox_numbered_biases(Ox *ox) {
     for (int i = 0; i < ox->nodes.len; i++) {
         const OxNode *n = &ox->nodes.data[i];

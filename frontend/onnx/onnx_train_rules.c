@@ -257,6 +257,11 @@ static bool numbered_bias(Case *c) {
     return c->from;
 }
 
+static bool numbered_slope(Case *c) {
+    return c->role && ox_all_numbered(c->ox) &&
+           ox_numbered_slope(c->ox, c->role, c->x->name);
+}
+
 /* A node that multiplies x with the scale of a DynamicQuantizeLinear. */
 static bool scales_dynamically(const Ox *ox, const OxNode *n, Str x) {
     if (strcmp(n->type, "Mul") || n->nin != 2) return false;
@@ -522,6 +527,7 @@ static const struct {
     {SCRIPT | STRIPPED, folded_by_script, TRAINS,
      "folded by the exporter: operand of %s"},
     {SCRIPT, numbered_bias, TRAINS, "the bias of the product with '%s'"},
+    {SCRIPT, numbered_slope, TRAINS, "the slope of a PReLU, negated"},
     {SCRIPT, with_buffer, FROZEN, "its module has '%s' in plain arithmetic"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_numbered_test.c: what trains in files of Keras on PyTorch, where
    TorchScript numbers the tensors and stores equal ones once. */
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/harness.h"
@@ -142,4 +143,34 @@ TEST_CASE(onnx_numbered, a_numbered_offset_beside_names) {
                    "MatMul q,fc.weight y;");
     made_becomes(&m, "onnx::Add_2", FROZEN, "its name is not a module path");
     made_end(&m);
+}
+
+/* Keras computes relu(x) - slope relu(-x), and the exporter negates the slope.
+ */
+TEST_CASE(onnx_numbered, slopes_of_prelu) {
+    static const struct {
+        const char *nodes;
+        Becomes becomes;
+    } rows[] = {
+        {"Neg p n; Relu n r; Mul onnx::Mul_2,r y", TRAINS},
+        {"Neg p n; Transpose n s; Relu s r; Transpose r t; Mul t,onnx::Mul_2 y",
+         TRAINS},
+        {"Neg p n; Relu n r; Add onnx::Mul_2,r y", FROZEN},
+        {"Neg p n; Tanh n r; Mul onnx::Mul_2,r y", FROZEN},
+        {"Tanh p n; Relu n r; Mul onnx::Mul_2,r y", FROZEN},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        char all[200];
+        begin_numbered(&m);
+        made_weights(&m, "onnx::MatMul_1 4,4; onnx::Mul_2 4;");
+        snprintf(all, sizeof all, "MatMul x,onnx::MatMul_1 p; %s",
+                 rows[i].nodes);
+        made_nodes(&m, all);
+        made_becomes(&m, "onnx::Mul_2", rows[i].becomes,
+                     rows[i].becomes == TRAINS
+                         ? "the slope of a PReLU, negated"
+                         : "its name is not a module path");
+        made_end(&m);
+    }
 }
