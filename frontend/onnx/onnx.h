@@ -134,14 +134,14 @@ typedef struct OxName {
     int result; /* OX_RESULT: which */
     int uses;   /* number of uses by live nodes and graph outputs */
     ValueId value;
-    bool reaches;       /* an output depends on it through differentiable
-                           operands */
-    bool detached;      /* .. and through a detach() */
+    bool reaches;  /* an output depends on it through differentiable
+                      operands */
+    bool detached; /* .. and through a detach() */
+    bool drawn;    /* computed only from random zeros and ones, and constants */
     const OxNode *role; /* the node that uses it as a weight */
     Str weight;         /* beside this bias (onnx_numbered.c), or NULL */
     const OxNode *statistics_of; /* BatchNormalization */
-    bool drawn; /* computed only from random zeros and ones, and constants */
-    Str drops;  /* name of a dropout's result outside training, or NULL */
+    Str drops; /* name of a dropout's result outside training, or NULL */
     OxPower power;
     bool stops;         /* a result that the forward writes to a buffer */
     const ValueId *seq; /* it is a sequence: its elements */
