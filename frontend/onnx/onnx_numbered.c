@@ -116,13 +116,13 @@ static bool all_equal(const Onnx__TensorProto *t) {
 
 bool ox_numbered_apart(Ox *ox, OxNode *identity) {
     const OxInit *from = numbered_init(ox, identity->in[0]);
-    if (!from) return false;
-    Str weight = ox_name_of(ox, identity->out[0])->weight;
-    if (!weight) return all_equal(from->proto);
+    const OxName *to = ox_name_of(ox, identity->out[0]);
+    if (!from || !to) return false;
+    if (!to->weight) return all_equal(from->proto);
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
         if (x->proto != from->proto ||
-            ox_name_of(ox, x->name)->weight != weight)
+            ox_name_of(ox, x->name)->weight != to->weight)
             continue;
         identity->in[0] = x->name;
         return false;

@@ -145,6 +145,19 @@ TEST_CASE(onnx_numbered, a_numbered_offset_beside_names) {
     made_end(&m);
 }
 
+/* Nothing can read an Identity whose result has no name. */
+TEST_CASE(onnx_numbered, identity_without_a_result) {
+    Made m;
+    begin_numbered(&m);
+    made_weights(&m, "onnx::MatMul_1 4,4; onnx::Add_2 4;");
+    made_nodes(&m, "MatMul x,onnx::MatMul_1 p; Add p,onnx::Add_2 y; "
+                   "Identity onnx::Add_2 k;");
+    m.graph.node[2]->output[0] = made_text(&m, "");
+    made_becomes(&m, "onnx::Add_2", TRAINS,
+                 "the bias of the product with 'onnx::MatMul_1'");
+    made_end(&m);
+}
+
 /* Keras computes relu(x) - slope relu(-x), and the exporter negates the slope.
  */
 TEST_CASE(onnx_numbered, slopes_of_prelu) {
