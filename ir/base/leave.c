@@ -40,8 +40,9 @@ static long groups[MAX_GROUPS];
 static Half halves[MAX_FILES];
 static int ngroup, nhalf;
 
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 static char said[1024]; /* when a signal asks */
-static atomic_bool asks;
+static bool asks;
 static atomic_int requested;
 
 /* Recursive: an assertion may fail while the lock is held. */
@@ -148,26 +149,33 @@ static void end_by(int sig, const sigset_t *set) {
     pthread_sigmask(SIG_UNBLOCK, set, NULL);
 }
 
+/* The line comes before the request: the program may end at once. */
+static void request(int sig) {
+    const char *begin = terminal_redraws(STDERR_FILENO) ? TERMINAL_ERASE : "";
+    if (*said && !atomic_load(&requested))
+        dprintf(STDERR_FILENO, "%s%s\n", begin, said);
+    atomic_store(&requested, sig);
+}
+
 /* True if the signal only asked the program to end. SIGHUP counts neither as
    the first signal nor as the second: a terminal that closes and its shell both
    send it, and systemd sends it with SIGTERM. */
 static bool take_request(int sig) {
+    pthread_mutex_lock(&asking);
     int before = atomic_load(&requested);
-    if (sig == SIGQUIT || !atomic_load(&asks)) return false;
-    if (before && sig == SIGHUP) return true;
-    if (before && before != SIGHUP) return false;
-    atomic_store(&requested, sig);
-    if (before) return true;
-    const char *begin = terminal_redraws(STDERR_FILENO) ? TERMINAL_ERASE : "";
-    if (*said) dprintf(STDERR_FILENO, "%s%s\n", begin, said);
-    return true;
+    bool again = before && sig == SIGHUP,
+         takes =
+             sig != SIGQUIT && asks && (again || !before || before == SIGHUP);
+    if (takes && !again) request(sig);
+    pthread_mutex_unlock(&asking);
+    return takes;
 }
 
 void leave_on_request(const char *line) {
-    atomic_store(&asks, false);
-    if (!line) return;
-    snprintf(said, sizeof said, "%s", line);
-    atomic_store(&asks, true);
+    pthread_mutex_lock(&asking);
+    asks = line != NULL;
+    if (line) snprintf(said, sizeof said, "%s", line);
+    pthread_mutex_unlock(&asking);
 }
 
 int leave_requested(void) { return atomic_load(&requested); }
@@ -185,12 +193,24 @@ void leave_as_requested(void) {
                     ends the process */
 }
 
+/* Waits for a signal; returns 0 if it cannot. Of signals that came together the
+   kernel hands out SIGHUP first, which says less than the others. */
+static int next_signal(const sigset_t *set) {
+    sigset_t others = *set;
+    int sig;
+    if (sigwait(set, &sig) != 0) return 0;
+    if (sig != SIGHUP) return sig;
+    sigdelset(&others, SIGHUP);
+    int other = sigtimedwait(&others, NULL, &(struct timespec){0});
+    return other > 0 ? other : sig;
+}
+
 static void *watch(void *arg) {
     const sigset_t *set = arg;
     struct timespec until;
     int sig;
     do
-        if (sigwait(set, &sig) != 0) return NULL;
+        if (!(sig = next_signal(set))) return NULL;
     while (take_request(sig));
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PATIENCE;

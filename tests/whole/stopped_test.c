@@ -223,6 +223,30 @@ TEST_CASE(stopped, goes_on_to_the_same_bits) {
     compiled_close(&c);
 }
 
+/* systemd's SIGTERM and SIGHUP, in either order: the run names SIGTERM. */
+TEST_CASE(stopped, signals_that_come_together) {
+    Compiled c = prepare("--target cpu:x86-64-v2");
+    for (int i = 0; i < 2; i++) {
+        char save[20];
+        snprintf(save, sizeof save, "together%d", i);
+        pid_t pid = start(&c, save, false);
+        while (log_lines(save) < 1 && !kill(pid, 0)) pause_us(200);
+        kill(pid, SIGSTOP);
+        CHECK_EQ_INT(waitpid(pid, NULL, WUNTRACED), pid);
+        kill(pid, i ? SIGHUP : SIGTERM);
+        kill(pid, i ? SIGTERM : SIGHUP);
+        kill(pid, SIGCONT);
+        int status = finish(pid);
+        char *error = error_of(save);
+        CHECK_MSG(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "%#x",
+                  (unsigned)status);
+        CHECK_HAS(error, "the step ends, then");
+        CHECK_HAS(error, "ended by SIGTERM after step");
+        free(error);
+    }
+    compiled_close(&c);
+}
+
 /* A second signal ends the run at once: the earlier checkpoint stays. */
 TEST_CASE(stopped, twice_ends) {
     Compiled c = prepare("--target cpu:x86-64-v2");
