@@ -164,6 +164,18 @@ static void add_node(Rng *r, Builder *b) {
     sb_free(&d.text);
 }
 
+/* Everything that a text says of a node behind its types. */
+static void add_marks(Rng *r, Node *n) {
+    static const uint32_t flags[] = {NODE_BACKWARD, NODE_UPDATE, NODE_AGAIN};
+    for (int i = 0; i < 3; i++)
+        if (roundtrip_below(r, 4) == 0) n->flags ^= flags[i];
+    n->loc.amp = (unsigned char)roundtrip_below(r, AMP_NONE + 1);
+    n->loc.factors = (unsigned char)roundtrip_below(r, AMPC_NFACTORS);
+    n->loc.region = roundtrip_below(r, 2) * (1 + roundtrip_below(r, 9));
+    n->loc.chunk = roundtrip_below(r, 2) * (1 + roundtrip_below(r, 9));
+    n->loc.named = roundtrip_below(r, 2) ? intern(random_name(r)) : NULL;
+}
+
 /* Groups, offsets and homes of any kind: the text form does not check them. */
 static void add_plan(Rng *r, Graph *g) {
     int at = 0;
@@ -220,6 +232,8 @@ static Module *random_module(Rng *r, Arena *a) {
                 graph_var(g, roundtrip_below(r, m->vars.len));
             add_node(r, &b);
         }
+        for (int k = 0; k < g->order.len; k++)
+            add_marks(r, node_get(g, g->order.data[k]));
         add_effects(r, g);
         if (roundtrip_below(r, 2)) add_plan(r, g);
     }
@@ -233,6 +247,21 @@ char *roundtrip_printed(const Module *m) {
     sb_puts(&sb, "");
     print_module(m, &sb);
     return sb.data;
+}
+
+static void check_marks(const Graph *g, const Graph *back) {
+    enum { MARKS = NODE_BACKWARD | NODE_UPDATE | NODE_AGAIN };
+    REQUIRE(g->order.len == back->order.len);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_get(g, g->order.data[i]);
+        const Node *y = node_get(back, back->order.data[i]);
+        CHECK_EQ_INT(x->flags & MARKS, y->flags & MARKS);
+        CHECK_EQ_INT(x->loc.amp, y->loc.amp);
+        CHECK_EQ_INT(x->loc.factors, y->loc.factors);
+        CHECK_EQ_INT(x->loc.region, y->loc.region);
+        CHECK_EQ_INT(x->loc.chunk, y->loc.chunk);
+        CHECK(x->loc.named == y->loc.named);
+    }
 }
 
 static void check_module(const Module *m, uint64_t seed) {
@@ -251,9 +280,11 @@ static void check_module(const Module *m, uint64_t seed) {
     char *twice = roundtrip_printed(back);
     CHECK_STR(once, twice);
     CHECK_EQ_INT(back->graphs.len, m->graphs.len);
-    for (int i = 0; i < m->graphs.len && i < back->graphs.len; i++)
+    for (int i = 0; i < m->graphs.len && i < back->graphs.len; i++) {
         CHECK(graph_hash(m->graphs.data[i]) ==
               graph_hash(back->graphs.data[i]));
+        check_marks(m->graphs.data[i], back->graphs.data[i]);
+    }
     free(once);
     free(twice);
 }
