@@ -42,6 +42,10 @@ static const Row rows[] = {
      "f32[4,8] leaves a point group, so does f32[8,4]"},
     {STAGE_FUSED, X, "group point { %r = reduce_sum %x {axes=[1]} } return %r",
      "does not belong in a point group"},
+    {STAGE_FUSED, X ", %t: bool[]",
+     "group point { %c = not %t %a = relu %x } group point if %c { %b = exp %x "
+     "} return %a, %b",
+     "f32[8,4] leaves a point group, so does bool[]"},
     /* row */
     {STAGE_FUSED, X,
      "group row { %e = exp %x %s = reduce_sum %e {axes=[1]} %y = div %e, %s } "
