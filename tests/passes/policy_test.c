@@ -101,3 +101,47 @@ TEST_CASE(policy, rank_max_is_not_low) {
     sb_free(&d.text);
     arena_free(a);
 }
+
+/* A node belongs to the layer of its first operand that is made of parameters
+   alone, whatever reorders them; operands made of inputs, too, belong to none.
+   Parameters of ampc and those without a layer in their name count as well,
+   but name none. */
+TEST_CASE(policy, a_layer_is_that_of_its_parameters) {
+    static const char *const rows[][2] = {
+        {"%y = mul %x, %w", "a"},
+        {"%t = transpose %w {perm=[1,0]} %y = mul %x, %t", "a"},
+        {"%s = add %w, %v %y = mul %x, %s", "a"},
+        {"%s = add %v, %w %y = mul %x, %s", "b.c"},
+        {"%s = add %w, %x %y = mul %x, %s", NULL},
+        {"%s = add %x, %w %y = mul %x, %s", NULL},
+        {"%s = add %x, %w %t = relu %s %y = mul %t, %v", "b.c"},
+        {"%y = mul %x, %x", NULL},
+        {"%y = mul %x, %plain", NULL},
+        {"%c = full {value=1} : f32[4,4] %y = mul %x, %c", NULL},
+        {"%c = mul %w, 2 %y = mul %x, %c", "a"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        char *spelt = arena_printf(a,
+                                   "graph forward(%%x: f32[4,4]) {\n"
+                                   "  param %%a.w: f32[4,4], %%b.c.w: f32[4,4]"
+                                   ", %%plain: f32[4,4]\n  %s\n"
+                                   "  return y=%%y\n}\n",
+                                   rows[i][0]);
+        StrBuf sb = {0};
+        for (const char *p = spelt; *p; p++) { /* %w and %v for short */
+            bool w = !strncmp(p, "%w", 2), v = !strncmp(p, "%v", 2);
+            if (w || v)
+                sb_puts(&sb, w ? "%a.w" : "%b.c.w"), p++;
+            else
+                sb_putn(&sb, p, 1);
+        }
+        const Graph *g = parsed(a, sb.data)->graphs.data[0];
+        ValueId y = graph_find_value(g, "y");
+        Str layer = node_layer(g, node_get(g, value_get(g, y)->def));
+        CHECK_MSG(rows[i][1] ? layer && !strcmp(layer, rows[i][1]) : !layer,
+                  "%s: %s", rows[i][0], layer ? layer : "none");
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
