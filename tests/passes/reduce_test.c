@@ -47,6 +47,39 @@ TEST_CASE(stages, are_not_left_out_for_what_is_spread) {
     arena_free(a);
 }
 
+/* Heads of %x are other axes of its rows, whose kernel then sums the columns,
+   too; rows that a view cuts or joins are not those of the kernel. */
+TEST_CASE(stages, are_left_out_beside_rows_of_the_same_view) {
+    static const struct {
+        const char *view, *axes;
+        int reductions;
+    } cases[] = {{"1,4096,64", "0,1", 2},  {"1,4096,8,8", "0,1", 2},
+                 {"1,2048,128", "0,1", 3}, {"1,8192,32", "1", 3},
+                 {"4096,8,8", "0", 3},     {"1,4096,8,8", "1", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        int n = 0;
+        char *text =
+            arena_printf(a,
+                         "graph predict(%%x: f32[1,4096,64]) {\n"
+                         "  %%r = reduce_sum %%x {axes=[2], keepdims=1}\n"
+                         "  %%v = reshape %%x {shape=[%s]}\n"
+                         "  %%b = reduce_sum %%v {axes=[%s], keepdims=1}\n"
+                         "  return %%r, %%b\n}\n",
+                         cases[i].view, cases[i].axes);
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        Results before = results(a, g, EVAL_EXACT);
+        passed(a, m, "inline,canon,reduce,cse,dce", for_gpus);
+        Results after = results(a, g, EVAL_EXACT);
+        expect_equal(&before, &after, 1e-6, text);
+        for (int k = 0; k < g->order.len; k++)
+            n += node_kind(node_get(g, g->order.data[k])) == KIND_REDUCE;
+        CHECK_MSG(n == cases[i].reductions, "%d: %s", n, text);
+        arena_free(a);
+    }
+}
+
 /* Few long rows are cut into pieces for all multiprocessors, but each piece
    is worth a block of threads: eight elements per thread. */
 TEST_CASE(stages, pieces_are_worth_a_block) {
