@@ -122,6 +122,14 @@ static const char adds_up[] =
     "        assert m['kept'].get(d, {}).get('bytes', 0) == kept.get(d, 0), m\n"
     "    assert sum(m['fullest'].values()) <= m['arena'], m\n"
     "    assert not m['arena'] or any(m['fullest'].values()), m\n"
+    "for k in r['kernels']:\n"
+    "    names = [q['name'] for q in k['kernels']]\n"
+    "    for p in 'w</script><b>&', 'v':\n"
+    "        trains = k['program'] in ('train', 'update')\n"
+    "        assert names.count('adamw ' + p) == trains, names\n"
+    "        trains = k['program'] == 'train'\n"
+    "        for of in '', 'norm of the ':\n"
+    "            assert names.count(of + 'gradient of ' + p) == trains, names\n"
     "print('adds up')\n";
 
 TEST_CASE(report, json_adds_up) {
