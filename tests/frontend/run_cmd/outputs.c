@@ -170,6 +170,46 @@ TEST_CASE(run, outputs_are_opened_before_the_work) {
     rmdir(test_tmp("folder"));
 }
 
+static ampc_status (*saves)(ampc_session *s, const char *path);
+static const char *full; /* the disk of this file is full .. */
+static int left;         /* .. after that many */
+
+static ampc_status saves_few(ampc_session *s, const char *path) {
+    bool fails = !strcmp(path, test_tmp(full)) && left-- <= 0;
+    return saves(s, fails ? test_tmp("no/such") : path);
+}
+
+/* Only a checkpoint that --resume would read is spoken of. */
+TEST_CASE(run, tells_of_the_checkpoint_that_is_still_there) {
+    static const struct {
+        const char *full;
+        int left, told;
+    } rows[] = {{"sc", 0, false},
+                {"sc", 1, true},
+                {"sb", 0, false},
+                {"sb", 1, false},
+                {"sc", 2, true}};
+    ampc_api api = api_for(&tiny_module);
+    saves = api.save;
+    api.save = saves_few;
+    write_data(40);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        full = rows[i].full;
+        left = rows[i].left;
+        unlink(test_tmp("sc"));
+        unlink(test_tmp("sc.prev"));
+        Ran r = run_api(&api, FEEDS EVAL_FEEDS
+                        "--epochs 3 --save @sc --save-every 10 "
+                        "--save-best @sb");
+        CHECK_EQ_INT(r.status, 1);
+        CHECK_HAS(r.err, "No such file");
+        CHECK_MSG(!strstr(r.err, "earlier save is still there") ==
+                      !rows[i].told,
+                  "%s after %d: %s", full, rows[i].left, r.err);
+        ran_free(&r);
+    }
+}
+
 /* ---- TensorBoard --------------------------------------------------------- */
 
 static uint32_t crc32c(const unsigned char *p, size_t n) {
