@@ -101,7 +101,12 @@ TEST_CASE(names, layers_take_words_for_dtypes) {
 TEST_CASE(names, layers_freeze_and_have_rates) {
     char *out = told("inspect m.amp --params --freeze body", 0);
     CHECK_EQ_INT(count(out, "frozen body."), 4);
+    CHECK_EQ_INT(count(out, "  --freeze body\n"), 4);
     CHECK_HAS(out, "param  head.weight");
+    free(out);
+    out = told("inspect m.amp --params --freeze body --train body.two", 0);
+    CHECK_EQ_INT(count(out, "  --freeze body\n"), 2);
+    CHECK_EQ_INT(count(out, "  --train body.two\n"), 2);
     free(out);
     out = told("inspect m.amp --ir memplan --param-group body.one,lr_scale=0.5 "
                "--target cpu:x86-64-v2",

@@ -170,3 +170,28 @@ TEST_CASE(run_options, lists_end) {
                       r->flag, k + 1);
     }
 }
+
+/* The first text is taken, the second is not. */
+TEST_CASE(run_options, keys_of_a_plateau) {
+    static const char *const pairs[][2] = {
+        {"factor=0", "factor=-1e-9"},
+        {"factor=0.999999", "factor=1"},
+        {"patience=0", "patience=-1"},
+        {"patience=1e9", "patience=1.1e9"},
+        {"threshold=0.999999", "threshold=1"},
+        {"threshold=0", "threshold=nan"},
+        {"min_lr=1e30", "min_lr=1e31"},
+        {"min_lr=1e-5", "min_lr="},
+        {"factor=0.5,patience=2", "factor=0.5;patience=2"},
+        {"factor=0.5", "factor=0.5x"},
+        {"patience=2,factor=0.5,min_lr=0,threshold=0", "patience 2"},
+        {"", "lr=1"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        for (int k = 0; k < 2; k++) {
+            Diag d = {0};
+            CHECK_MSG((plateau_check(&d, pairs[i][k]) == OK) == !k, "'%s': %s",
+                      pairs[i][k], d.text.data ? d.text.data : "taken");
+            if (k) CHECK_HAS(d.text.data, pairs[i][1]);
+            sb_free(&d.text);
+        }
+}
