@@ -180,6 +180,9 @@ TEST_CASE(data, says_what_is_in_a_file) {
     put_text("t.csv", "age,name,label,kind\n1.5,a,0,bee\n2.5,b,1,ant\n"
                       "3.5,c,1,bee\n");
     put_text("t.txt", "abcabc");
+    put_text("one.csv", "word\nant\n");
+    put_text("same.csv", "word\nant\nant\n");
+    put_text("two.csv", "word\nant\nbee\n");
     write_cifar("ten.bin", 1);
     SAYS(0, "t.csv ten.bin",
          "t.csv: .csv\n  0 age: f64 3, 1.5 to 3.5, mean 2.5",
@@ -189,6 +192,9 @@ TEST_CASE(data, says_what_is_in_a_file) {
          "  2 label: i64 3, 0 to 1, mean 0.6667; 2 classes: 1 2\n",
          "ten.bin: CIFAR\n  images: u8 50x3x32x32, 0 to 255",
          "  labels: u8 50, 0 to 9, mean 4.5; 10 classes: 5 5 5");
+    SAYS(0, "one.csv", ": 1 words, 1 class: 0 ant (1)\n");
+    SAYS(0, "same.csv", ": 2 words, 1 class: 0 ant (2)\n");
+    SAYS(0, "two.csv", ": 2 words, all different: ant, bee\n");
     SAYS(0, "t.txt t.csv:label",
          "u8 5, 97 to 99, mean 97.8; 3 tokens below 100",
          "--feed INPUT=t.txt --feed target=t.txt:+1", "  label: i64 3, 0 to 1");
