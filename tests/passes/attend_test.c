@@ -511,3 +511,44 @@ TEST_CASE(heads, are_read_where_they_lie) {
         sb_free(&sb);
     }
 }
+
+/* Operands that are rounded from fp32 are read as they are rounded, wherever
+   their heads lie. */
+TEST_CASE(heads, are_not_read_in_another_dtype) {
+    static const char *const order[] = {
+        "  %%s%d = mul %%x%d, %s : bf16[2,5,2,4]\n"
+        "  %%m%d = transpose %%s%d {perm=[0,2,1,3]}\n",
+        "  %%s%d = transpose %%x%d {perm=[0,2,1,3]}\n"
+        "  %%m%d = mul %%s%d, %s : bf16[2,2,5,4]\n",
+        "  %%s%d = transpose %%x%d {perm=[0,2,1,3]} : bf16[2,2,5,4]\n"
+        "  %%m%d = mul %%s%d, %s : bf16[2,2,5,4]\n"};
+    for (int i = 0; i < 3; i++) {
+        StrBuf sb = {0};
+        sb_puts(&sb, "graph predict(%x0: f32[2,5,2,4], %x1: f32[2,5,2,4], "
+                     "%x2: f32[2,5,2,4]) on cuda {\n");
+        for (int k = 0; k < 3; k++) {
+            const char *factor = k == 2 ? "1" : "2";
+            if (i)
+                sb_printf(&sb, order[i], k, k, k, k, factor);
+            else
+                sb_printf(&sb, order[i], k, k, factor, k, k);
+        }
+        sb_puts(&sb, "  %y, %l = attend %m0, %m1, %m2 {trans_b=1}\n"
+                     "  %z = transpose %y {perm=[0,2,1,3]}\n  return %z\n}\n");
+        Arena *a = arena_new();
+        Module *m = parsed(a, sb.data);
+        const Graph *g = m->graphs.data[0];
+        Results before = results(a, g, EVAL_EXACT);
+        passed(a, m, "heads,simplify,cse,dce", for_gpus);
+        Results after = results(a, g, EVAL_EXACT);
+        expect_equal(&before, &after, 1e-6, sb.data);
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_at(g, k);
+            for (int j = 0; j < 3 && n->op == OP_ATTEND; j++)
+                CHECK_MSG(value_dtype(g, n->in[j]) == DT_BF16, "%d of %s", j,
+                          sb.data);
+        }
+        arena_free(a);
+        sb_free(&sb);
+    }
+}
