@@ -78,3 +78,55 @@ TEST_CASE(rank_sums, are_made_as_one) {
     run_in_memory(a, g, text);
     arena_free(a);
 }
+
+/* Ranks share the state of updates that treat each element alone, in fp32:
+   other updates need the norm, the rows or the matrix of a whole parameter,
+   have one number for all of it, or random numbers for all of its elements. */
+TEST_CASE(shards, are_of_updates_of_single_elements) {
+    static const char text[] =
+        "graph forward(%x: f32[8,16]) {\n  param %w: f32[16,16] = 0.5\n"
+        "  %y = matmul %x, %w\n  return %y\n}\n";
+    static const struct {
+        const char *optimizer;
+        bool alone;
+    } rows[] = {{"sgd", true},
+                {"sgd,momentum=0.9", true},
+                {"adam", true},
+                {"adamw", true},
+                {"rmsprop", true},
+                {"adagrad", true},
+                {"asgd", false},
+                {"rprop", true},
+                {"adamax", true},
+                {"nadam", false},
+                {"radam", true},
+                {"lion", true},
+                {"adan", true},
+                {"ademamix", true},
+                {"lars", true},
+                {"lars,weight_decay=0.1", false},
+                {"lars,always_adapt", false},
+                {"prodigy", false},
+                {"lamb", false},
+                {"lamb,weight_decay=0", true},
+                {"adafactor", false},
+                {"muon", false}};
+    static const char *const dtypes[] = {"fp32", "bf16", "int8"};
+    for (size_t i = 0; i < 3 * (sizeof rows / sizeof *rows); i++) {
+        const char *dtype = dtypes[i % 3], *name = rows[i / 3].optimizer;
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m = parsed(a, text);
+        Options o = options_of(a, FLAGS("--loss", "mse", "--precision", "bf16",
+                                        "--optimizer", name, "--state-dtype",
+                                        dtype, "--shard-optimizer"));
+        bool taken = run_pipeline(m, &d, &o, STAGE_STEP, false) == OK;
+        CHECK_MSG(taken == (rows[i / 3].alone && i % 3 == 0), "%s, %s: %s",
+                  name, dtype, taken ? "taken" : d.text.data);
+        if (!taken)
+            CHECK_HAS(d.text.data,
+                      rows[i / 3].alone ? "--state-dtype" : "whole parameters");
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
