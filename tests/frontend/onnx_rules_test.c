@@ -460,3 +460,55 @@ TEST_CASE(onnx_rules, a_table_of_sines_and_cosines) {
         made_end(&m);
     }
 }
+
+/* Names that modules of PyTorch register buffers under, alone and in a module,
+   and names beside them that parameters have. */
+TEST_CASE(onnx_rules, names_of_buffers) {
+    static const char *const buffers[] = {
+        "mean",        "std",          "var",          "variance",
+        "pixel_mean",  "pixel_std",    "running_mean", "running_var",
+        "causal_mask", "mask",         "pe",           "inv_freq",
+        "freqs",       "freqs_cos",    "cos",          "sin",
+        "cos_cached",  "sin_cached",   "rope_cos",     "rope_sin",
+        "anchors",     "anchor_grid",  "grid",         "stride",
+        "strides",     "eps",          "epsilon",      "class_weights",
+        "pos_weight",  "window",       "ema",          "embed_ema",
+        "ema_count",   "cluster_size", "embed_avg",    "position_ids",
+        "weight_u",    "weight_v",     "action_scale", "action_bias"};
+    static const char *const others[] = {
+        "scale",  "bias",    "weight_g", "meaning", "runs",    "masked",
+        "cosine", "gridded", "pes",      "emac",    "standard"};
+    int n = sizeof buffers / sizeof *buffers;
+    int all = n + (int)(sizeof others / sizeof *others);
+    for (int i = 0; i < 2 * all; i++) {
+        Made m;
+        int k = i / 2;
+        const char *name = k < n ? buffers[k] : others[k - n];
+        char path[60];
+        snprintf(path, sizeof path, "%s%s", i % 2 ? "block.0." : "", name);
+        start(&m, "pytorch", path, "4", "Mul");
+        made_becomes(&m, path, k < n ? FROZEN : TRAINS,
+                     k < n ? "named like a buffer"
+                           : "by guess: operand of Mul");
+        made_end(&m);
+    }
+}
+
+/* An infinity hides no NaN, whichever is first. */
+TEST_CASE(onnx_rules, tensors_that_are_not_finite) {
+    for (int i = 0; i < 9; i++) {
+        static const float value[] = {1, -INFINITY, NAN};
+        Made m;
+        start(&m, "pytorch", "fc.bias", "4", "Add");
+        float *data = m.graph.initializer[1]->float_data;
+        data[1] = value[i / 3];
+        data[3] = value[i % 3];
+        bool nan = i / 3 == 2 || i % 3 == 2;
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const char *text = made_message(&m);
+        CHECK_MSG(!strstr(text, "'fc.bias' holds NaN") == !nan, "%d: %s", i,
+                  text);
+        made_end(&m);
+    }
+}
