@@ -124,6 +124,7 @@ typedef struct Group {
 typedef struct Output {
     Str name;
     ValueId value;
+    int64_t sample_rows; /* after pass samples; see ampc_tensor_info */
 } Output;
 
 typedef struct Write {
@@ -399,6 +400,9 @@ int shadow_source(const Module *m, const Var *shadow);
 const char *own_var_defect(const Module *m, const Var *v);
 /* The output's value; 0 if absent. */
 ValueId graph_output(const Graph *g, const char *name);
+/* The number of samples in a batch: the first axis of the first input with
+   axes; 0 if there is none. */
+int64_t graph_samples(const Graph *g);
 void graph_add_output(Graph *g, Str name, ValueId v);
 /* Removes the output; its value; 0 if absent. */
 ValueId graph_take_output(Graph *g, const char *name);

@@ -148,6 +148,10 @@ typedef struct ampc_tensor_info {
     int32_t rank;
     int64_t shape[AMPC_RANK_LIMIT];
     size_t bytes;
+    int64_t sample_rows; /* elements of axis 0 that belong to each sample, in
+                            the order of the samples; 0: axis 0 is not of
+                            samples: the tensor belongs to the whole batch;
+                            -1: nor does it depend on them (outputs) */
 } ampc_tensor_info;
 
 typedef enum ampc_kind {
@@ -503,9 +507,11 @@ typedef struct ampc_api {
                             int64_t valid, ampc_eval *sums);
 
     /* Runs the model on a batch, or any other number of samples, and copies
-       outputs.  Of outputs with a batch
-       axis the first `valid` samples are copied; `bytes` must have room for
-       them.  nout may be 0: see read_output.                                */
+       outputs.  Of outputs of samples (ampc_tensor_info.sample_rows) the first
+       `valid` samples are copied, others whole; `bytes` must have room for
+       them.  A number of samples that is not the batch is an error for outputs
+       that depend on samples but have no rows for each.  nout may be 0: see
+       read_output. */
     ampc_status (*predict)(ampc_session *s, const ampc_input *in, size_t nin,
                            int64_t valid, ampc_output *out, size_t nout);
 

@@ -221,11 +221,29 @@ const PlanStep *emit_groups(Emit *e, const Graph *g, const LoweredStep *s,
 
 /* ---- programs ------------------------------------------------------------ */
 
-static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v) {
+static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v,
+                       int64_t sample_rows) {
     const Type *t = value_type(g, v);
-    PlanTensor x = {.name = name, .dtype = t->dtype, .rank = (uint32_t)t->rank};
+    PlanTensor x = {.name = name,
+                    .dtype = t->dtype,
+                    .rank = (uint32_t)t->rank,
+                    .sample_rows = sample_rows};
     memcpy(x.dim, t->dim, sizeof x.dim);
     vec_push(e->a, &e->tensors, x);
+}
+
+static void add_tensors(Emit *e, const Graph *g) {
+    int64_t batch = graph_samples(g);
+    for (int k = 0; k < g->inputs.len; k++) {
+        ValueId v = g->inputs.data[k];
+        const Type *t = value_type(g, v);
+        bool samples = t->rank && batch > 0 && t->dim[0] == batch;
+        add_tensor(e, g, value_get(g, v)->name, v, samples);
+    }
+    for (int k = 0; k < g->outputs.len; k++) {
+        const Output *o = &g->outputs.data[k];
+        add_tensor(e, g, o->name, o->value, o->sample_rows);
+    }
 }
 
 /* A step that copies the bytes of `from`; false: nothing to copy. */
@@ -510,12 +528,7 @@ static Status add_programs(Emit *e) {
         if (g->target == first) {
             EmitProgram p = {g->name, e->tensors.len, g->inputs.len,
                              e->tensors.len + g->inputs.len, g->outputs.len};
-            for (int k = 0; k < p.nin; k++)
-                add_tensor(e, g, value_get(g, g->inputs.data[k])->name,
-                           g->inputs.data[k]);
-            for (int k = 0; k < p.nout; k++)
-                add_tensor(e, g, g->outputs.data[k].name,
-                           g->outputs.data[k].value);
+            add_tensors(e, g);
             vec_push(e->a, &e->programs, p);
         } else {
             ASSERT(e->programs.data[t->runs.len].name == g->name);

@@ -83,7 +83,7 @@ static void put_programs(StrBuf *sb, const Emit *e) {
         put_string(sb, t->name);
         sb_printf(sb, ", %u, %u, ", t->dtype, t->rank);
         put_dims(sb, (int)t->rank, t->dim);
-        sb_puts(sb, "},\n");
+        sb_printf(sb, ", %lld},\n", (long long)t->sample_rows);
     }
     sb_puts(sb, "    {0}};\n\nstatic const PlanProgram programs[] = {\n");
     for (int i = 0; i < e->programs.len; i++) {

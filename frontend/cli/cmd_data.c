@@ -13,7 +13,6 @@
 #include "frontend/data/describe.h"
 #include "frontend/run/run_cmd.h"
 #include "ir/base/files.h"
-#include "passes/common/rows.h"
 
 /* ---- a model as a module ------------------------------------------------- */
 

@@ -18,7 +18,6 @@
 #include "ir/text/text.h"
 #include "passes/common/decode.h"
 #include "passes/common/frozen.h"
-#include "passes/common/rows.h"
 
 /* ---- as ONNX ------------------------------------------------------------- */
 

@@ -440,10 +440,11 @@ Status ox_make_outputs(Ox *ox) {
                                  ox_quote(ox, name));
         TRY(ox_put_rows(ox, name, &y, &n));
         if (is_value(n))
-            vec_push(ox->a, &numbers, (Output){internf("%s.rows", name), n});
+            vec_push(ox->a, &numbers,
+                     (Output){.name = internf("%s.rows", name), .value = n});
         check_declared(ox, v, y);
         TRY(as_declared(ox, v, &y));
-        vec_push(ox->a, &ox->g->outputs, (Output){name, y});
+        vec_push(ox->a, &ox->g->outputs, (Output){.name = name, .value = y});
     }
     for (int i = 0; i < numbers.len; i++)
         vec_push(ox->a, &ox->g->outputs, numbers.data[i]);

@@ -251,8 +251,8 @@ Status metric_fit(Diag *d, Metric *m, const ampc_tensor_info *out,
     if (mask) m->masks = *mask;
     if (!(out->dtype >= AMPC_DTYPE_F16))
         return metric_misfit(d, m, "the output has no floating numbers");
-    if (batch < 1 || !out->rank || !labels->rank || out->shape[0] % batch ||
-        out->shape[0] < 1 || labels->shape[0] != out->shape[0])
+    if (batch < 1 || out->sample_rows < 1 || !labels->rank ||
+        labels->shape[0] != out->shape[0])
         return metric_misfit(d, m,
                              "the first axis is not the samples of a batch");
     TRY(find_axis(d, m));

@@ -53,7 +53,7 @@ static void put_header(const FetchOne *o, int64_t samples, int64_t batch) {
     int rank = o->t.rank, dtype = o->t.dtype;
     memcpy(dim + 1, o->t.shape, (size_t)rank * sizeof *dim);
     if (o->rows)
-        dim[1] = o->t.shape[0] / batch * samples;
+        dim[1] = o->t.sample_rows * samples;
     else
         dim[0] = batch > 0 ? (samples + batch - 1) / batch : 1;
     npy_header(&head, is_widened(dtype) ? AMPC_DTYPE_F32 : dtype,
@@ -69,7 +69,7 @@ static Status open_fetch_one(Run *r, FetchOne *o, int64_t samples,
     put_fetch_name(&path, o->t.name);
     sb_puts(&path, ".npy");
     o->path = path.data;
-    o->rows = batch > 0 && o->t.rank > 0 && o->t.shape[0] % batch == 0;
+    o->rows = o->t.sample_rows > 0;
     o->data = malloc(o->t.bytes ? o->t.bytes : 1);
     if (!o->data) return fail(&r->diag, (Loc){0}, "out of memory");
     if (outfile_open(&o->file, o->path, 0666, r->guard, "--fetch"))
@@ -118,7 +118,9 @@ Status fetch_batch(Run *r, Fetch *f, int64_t n) {
         if (r->api->read_output(r->s, o->t.name, &out) != AMPC_OK)
             return run_api_fail(r, o->t.name);
         size_t bytes = o->t.bytes;
-        if (o->rows) bytes = bytes / (size_t)f->batch * (size_t)n;
+        if (o->rows)
+            bytes =
+                bytes / (size_t)o->t.shape[0] * (size_t)(o->t.sample_rows * n);
         if (is_widened(o->t.dtype))
             write_wide(o->f, o->t.dtype, o->data, bytes);
         else

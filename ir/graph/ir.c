@@ -428,8 +428,16 @@ ValueId graph_output(const Graph *g, const char *name) {
     return NO_VALUE;
 }
 
+int64_t graph_samples(const Graph *g) {
+    for (int i = 0; i < g->inputs.len; i++) {
+        const Type *t = value_type(g, g->inputs.data[i]);
+        if (t->rank) return t->dim[0];
+    }
+    return 0;
+}
+
 void graph_add_output(Graph *g, Str name, ValueId v) {
-    Output o = {name, v};
+    Output o = {.name = name, .value = v};
     vec_push(g->arena, &g->outputs, o);
 }
 

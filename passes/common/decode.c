@@ -256,7 +256,7 @@ static Status attention(Decode *d, const Node *n) {
     NodeId made =
         build_call(&d->b, n->fn, in, OPERANDS, n->attrs, n->nattr, 1, NULL);
     make_room(d);
-    d->of[n->out[0].i] = (Rows){true, false, axis, 1, 1};
+    d->of[n->out[0].i] = rows_along(axis);
     d->now[n->out[0].i] = node_get(g, made)->out[0];
     for (int k = 1; k < n->nout; k++) d->of[n->out[k].i].mixed = true;
     return OK;
@@ -374,7 +374,7 @@ static Status cut_inputs(Decode *d) {
         g->inputs.len = n;
         g->inputs.data[i] = cut;
         d->now[old.i] = cut;
-        d->of[old.i] = (Rows){true, false, 1, 1, 1};
+        d->of[old.i] = rows_along(1);
         graph_rename(g, cut, name);
     }
     ValueId at = graph_input(g, DECODE_POSITION, type_scalar(DT_I64));

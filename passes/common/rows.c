@@ -3,6 +3,7 @@
 #include "passes/common/rows.h"
 
 #include "ir/fn/fn.h"
+#include "ir/graph/names.h"
 
 typedef struct Walk {
     const Graph *g;
@@ -11,12 +12,14 @@ typedef struct Walk {
     Rows *of; /* per value */
 } Walk;
 
-static const Rows mixed = {.mixed = true};
+static const Rows mixed = {.mixed = true, .unknown = true},
+                  gone = {.mixed = true};
 
 /* Two operands with a common result; axes are counted in the result. */
 static Rows both(Rows x, Rows y) {
     Rows r = x.has ? x : y;
     r.mixed = x.mixed || y.mixed;
+    r.unknown = x.unknown || y.unknown;
     if (x.has && y.has &&
         (x.axis != y.axis || x.outer != y.outer || x.inner != y.inner))
         return mixed;
@@ -50,7 +53,11 @@ static Rows reshaped(const Walk *w, const Node *n) {
         int64_t outer = before / at, inner = to->dim[i] / (outer * w->batch);
         if (inner == 0 || outer * w->batch * inner != to->dim[i]) continue;
         if (after % inner) return mixed;
-        return (Rows){true, r.mixed, i, outer, inner};
+        return (Rows){.has = true,
+                      .mixed = r.mixed,
+                      .axis = i,
+                      .outer = outer,
+                      .inner = inner};
     }
     return mixed;
 }
@@ -82,7 +89,7 @@ static Rows reduced(const Walk *w, const Node *n) {
     const int64_t *axes;
     int count = attr_ints(n, AK_axes, &axes), before = 0;
     for (int i = 0; i < count; i++) {
-        if (axes[i] == r.axis) return mixed;
+        if (axes[i] == r.axis) return gone;
         before += axes[i] < r.axis;
     }
     return attr_int(n, AK_keepdims) ? r : rows_moved(r, -before);
@@ -94,15 +101,30 @@ static Rows along(const Walk *w, const Node *n) {
     int rank = value_type(w->g, n->in[0])->rank;
     int axis =
         n->op == OP_ARGSORT ? rank - 1 : axis_norm(attr_int(n, AK_axis), rank);
-    if (axis == r.axis) return mixed;
-    bool gone = n->op == OP_ARGMAX && !attr_int(n, AK_keepdims);
-    return gone && axis < r.axis ? rows_moved(r, -1) : r;
+    bool drops = n->op == OP_ARGMAX && !attr_int(n, AK_keepdims);
+    if (axis == r.axis) return drops ? gone : mixed;
+    return drops && axis < r.axis ? rows_moved(r, -1) : r;
+}
+
+/* Whole batches one behind the other: [2 * batch, ..] of two [batch, ..]. */
+static bool joins_batches(const Walk *w, const Node *n, int axis, Rows *r) {
+    *r = w->of[n->in[0].i];
+    int64_t outer = 0;
+    for (int i = 0; i < n->nin; i++) {
+        Rows x = w->of[n->in[i].i];
+        if (!x.has || x.axis != axis || x.inner != r->inner) return false;
+        r->mixed |= x.mixed;
+        outer += x.outer;
+    }
+    r->outer = outer;
+    return true;
 }
 
 static Rows concatenated(const Walk *w, const Node *n) {
     int rank = value_type(w->g, n->out[0])->rank;
     int axis = axis_norm(attr_int(n, AK_axis), rank);
     Rows r = {0};
+    if (joins_batches(w, n, axis, &r)) return r;
     for (int i = 0; i < n->nin; i++) {
         Rows x = w->of[n->in[i].i];
         r = both(r, x.has && x.axis == axis ? mixed : x);
@@ -125,7 +147,7 @@ static Rows gathered(const Walk *w, const Node *n) {
    the other one of the last two axes. */
 static Rows product_operand(Rows r, int rank, int line, int out_rank, int to) {
     if (!r.has || r.axis < rank - 2) return rows_moved(r, out_rank - rank);
-    if (r.axis != line) return mixed;
+    if (r.axis != line) return gone;
     r.axis = to;
     return r;
 }
@@ -231,22 +253,51 @@ void rows_step(const Graph *g, Arena *a, int64_t batch, Rows *of,
     node(&(Walk){g, a, batch, of}, n);
 }
 
-int64_t graph_samples(const Graph *g) {
-    for (int i = 0; i < g->inputs.len; i++) {
-        const Type *t = value_type(g, g->inputs.data[i]);
-        if (t->rank) return t->dim[0];
-    }
-    return 0;
-}
-
 Rows *rows_find(const Graph *g, Arena *a, int64_t batch) {
     Walk w = {g, a, batch, NEW_ARRAY(a, Rows, g->values.len + 1)};
     for (int i = 0; i < g->inputs.len; i++) {
         ValueId v = g->inputs.data[i];
         const Type *t = value_type(g, v);
-        if (t->rank && t->dim[0] == batch)
-            w.of[v.i] = (Rows){true, false, 0, 1, 1};
+        if (t->rank && t->dim[0] == batch) w.of[v.i] = rows_along(0);
     }
     walk(&w);
     return w.of;
+}
+
+/* Per value: whether it is computed from variables. */
+static bool *of_variables(const Graph *g, Arena *a) {
+    bool *of = NEW_ARRAY(a, bool, g->values.len + 1);
+    for (int v = 1; v < g->values.len; v++)
+        of[v] = value_get(g, (ValueId){(uint32_t)v})->kind == VK_VAR;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        bool any = false;
+        for (int k = 0; k < n->nin; k++) any |= of[n->in[k].i];
+        for (int k = 0; k < n->nout; k++) of[n->out[k].i] |= any;
+    }
+    return of;
+}
+
+/* Where no rule knows the axis, only its size tells; so it does for what is the
+   same for all samples, such as a state of zeros or a metric, but is no
+   variable. */
+static int64_t sample_rows(const Type *t, Rows r, int64_t batch, bool fixed) {
+    bool same = !r.has && !r.mixed;
+    if (same && (fixed || !t->rank || t->dim[0] != batch)) return -1;
+    if (!t->rank) return 0;
+    if (same) return 1;
+    if (!r.has && r.unknown) return t->dim[0] % batch ? 0 : t->dim[0] / batch;
+    return r.has && r.axis == 0 && r.outer == 1 ? r.inner : 0;
+}
+
+void rows_mark_outputs(Graph *g, Arena *a) {
+    int64_t batch = graph_samples(g);
+    const Rows *rows = batch > 0 ? rows_find(g, a, batch) : NULL;
+    const bool *of = of_variables(g, a);
+    for (int i = 0; rows && i < g->outputs.len; i++) {
+        Output *o = &g->outputs.data[i];
+        o->sample_rows =
+            sample_rows(value_type(g, o->value), rows[o->value.i], batch,
+                        of[o->value.i] && !name_is_own(o->name));
+    }
 }

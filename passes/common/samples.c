@@ -397,6 +397,7 @@ Status pass_samples(Module *m, PassCtx *cx) {
         const Objective *j = options_objective(cx->opt, g->objective);
         Str loss = own_output(OUT_LOSS, g->objective);
         PoolKind kind;
+        rows_mark_outputs(g, cx->scratch);
         if (g->program != PROGRAM_TRAIN) continue;
         n++;
         if (!j || j->loss.kind == LOSS_HOST || !graph_output(g, loss).i)

@@ -36,7 +36,8 @@ static Graph *graph_aside(const Graph *g, Module *aside, Arena *a) {
             vec_push(a, &copy->writes, g->writes.data[i]);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
         if (read[v] && value_get(g, (ValueId){v})->kind == VK_RESULT)
-            vec_push(a, &copy->outputs, (Output){intern(""), {v}});
+            vec_push(a, &copy->outputs,
+                     (Output){.name = intern(""), .value = {v}});
     return copy;
 }
 

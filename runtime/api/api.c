@@ -88,8 +88,10 @@ static ampc_status tensor_info(const ampc_module_t *module, const char *name,
     const PlanProgram *x = &m->programs[p];
     if (index >= (output ? x->nout : x->nin)) return AMPC_ERR_ARGUMENT;
     const PlanTensor *t = &m->tensors[(output ? x->out0 : x->in0) + index];
-    ampc_tensor_info i = {
-        .name = t->name, .dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
+    ampc_tensor_info i = {.name = t->name,
+                          .dtype = (int32_t)t->dtype,
+                          .rank = (int32_t)t->rank,
+                          .sample_rows = t->sample_rows};
     if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes))
         return AMPC_ERR_INTERNAL;
     memcpy(i.shape, t->dim, t->rank * sizeof *i.shape);

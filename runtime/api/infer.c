@@ -47,12 +47,11 @@ static ampc_status valid_ok(ampc_session *s, int64_t given, int64_t valid) {
 }
 
 /* Elements of an output that belong to the first `valid` samples. */
-static uint64_t valid_bytes(const ampc_session *s, const PlanTensor *t,
-                            int64_t valid) {
+static uint64_t valid_bytes(const PlanTensor *t, int64_t valid) {
     uint64_t bytes = 0;
     dense_bytes(t->dtype, t->rank, t->dim, &bytes);
-    if (t->rank == 0 || s->batch <= 0 || t->dim[0] % s->batch) return bytes;
-    return bytes / (uint64_t)s->batch * (uint64_t)valid;
+    if (t->sample_rows < 1) return bytes;
+    return bytes / (uint64_t)t->dim[0] * (uint64_t)(t->sample_rows * valid);
 }
 
 /* Sum of the valid elements of a metric; *there = false if the program lacks
@@ -65,7 +64,7 @@ static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
     *there = i >= 0 && output_tensor(s, i)->dtype == AMPC_F32;
     if (!*there) return AMPC_OK;
     PlanRef at = output_ref(s, s->last, i);
-    uint64_t left = valid_bytes(s, output_tensor(s, i), valid);
+    uint64_t left = valid_bytes(output_tensor(s, i), valid);
     while (left) {
         uint64_t n = left < sizeof part ? left : sizeof part;
         TRY(s->backend->get(s, at, part, n));
@@ -206,7 +205,7 @@ static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
                                 o->name ? o->name : "(by position)");
         const PlanProgram *p = &s->m->programs[program];
         const PlanTensor *t = &s->m->tensors[p->out0 + (uint32_t)at];
-        TRY(out_fits(s, t->name, t->dtype, valid_bytes(s, t, valid), o));
+        TRY(out_fits(s, t->name, t->dtype, valid_bytes(t, valid), o));
     }
     return AMPC_OK;
 }
@@ -226,9 +225,10 @@ static ampc_status predict_batch(ampc_session *s, const ampc_input *in,
         const ampc_output *o = output_arg(p->out, i);
         int at = output_place(s, s->program[p->id], o, i);
         const PlanTensor *t = output_tensor(s, at);
-        uint64_t behind = s->first ? valid_bytes(s, t, s->first) : 0;
+        uint64_t behind =
+            s->first && t->sample_rows > 0 ? valid_bytes(t, s->first) : 0;
         status = out_get(s, output_ref(s, s->last, at), o, behind,
-                         valid_bytes(s, t, valid));
+                         valid_bytes(t, valid));
     }
     return status;
 }
@@ -240,7 +240,7 @@ static ampc_status outputs_join(ampc_session *s, int program,
         int at = output_place(s, program, output_arg(out, i), i);
         const PlanProgram *p = &s->m->programs[program];
         const PlanTensor *t = &s->m->tensors[p->out0 + (uint32_t)at];
-        if (t->rank > 0 && t->dim[0] % s->batch == 0) continue;
+        if (t->sample_rows) continue;
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "output '%.200s' is of a whole batch, not of "
                             "samples: give %lld samples at a time",

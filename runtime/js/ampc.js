@@ -26,7 +26,7 @@ export const STRUCTS = layouts({
     module_info: "model:s info:s graph_hash:h batch:q accumulate:q seed:q trains:i " +
         "evaluates:i predicts:i nvariable:p arena:q parts:i reserved0:i",
     program_info: "ninput:p noutput:p nstep:p flops:d",
-    tensor_info: "name:s dtype:i rank:i shape:a bytes:p",
+    tensor_info: "name:s dtype:i rank:i shape:a bytes:p sample_rows:q",
     variable_info: "name:s kind:i dtype:i rank:i shape:a bytes:p",
     input: "name:p data:p bytes:p dtype:i rank:i shape:p place:i reserved0:i",
     output: "name:p data:p bytes:p dtype:i place:i",
@@ -224,8 +224,8 @@ class Session {
     /** All outputs of the model by name, for any number of samples. */
     predict(arrays) {
         return this.#with("predict", arrays, (take, given, n) => {
-            const { batch } = this.module.info, outputs = this.module.outputs().map((t) =>
-                t.shape[0] % batch === 0 ? { ...t, bytes: t.bytes / batch * n } : t);
+            const outputs = this.module.outputs().map((t) => t.sample_rows > 0
+                ? { ...t, bytes: t.bytes / t.shape[0] * t.sample_rows * n } : t);
             return this.#results(take, outputs, (to) =>
                 this.#do("predict", ...given, BigInt(n), to, outputs.length));
         });

@@ -14,7 +14,7 @@
 #include "runtime/program/draw.h"
 #include "runtime/program/dtype.h"
 
-#define AMPC_PLAN_VERSION 20
+#define AMPC_PLAN_VERSION 21
 
 /* ---- where bytes live ---------------------------------------------------- */
 
@@ -38,6 +38,7 @@ typedef struct PlanTensor {
     uint32_t dtype;   /* AmpcDtype                                          */
     uint32_t rank;
     int64_t dim[AMPC_MAX_RANK];
+    int64_t sample_rows; /* as in ampc_tensor_info */
 } PlanTensor;
 
 typedef enum PlanVarKind {

@@ -279,6 +279,10 @@ static bool plan_tensors_ok(const AmpcModule *m, uint32_t first, uint32_t n) {
         const PlanTensor *t = &m->tensors[first + i];
         if (!dense_bytes(t->dtype, t->rank, t->dim, &bytes) || !t->name)
             return false;
+        if (t->sample_rows < -1) return false;
+        if (t->sample_rows > 0 &&
+            (!t->rank || t->dim[0] < 1 || t->dim[0] % t->sample_rows))
+            return false;
     }
     return true;
 }

@@ -33,6 +33,7 @@ static int64_t read_shape(const char *text, ampc_tensor_info *t) {
     int64_t n = 1;
     t->size = sizeof *t;
     t->rank = 1;
+    t->sample_rows = 1;
     for (char *end; *text; text = *end ? end + 1 : end)
         n *= t->shape[t->rank++] = strtoll(text, &end, 10);
     return n;
@@ -202,9 +203,8 @@ static double measure_rows(const char *text, const ampc_tensor_info *out,
 #define TENSOR(NAME, TYPE, RANK, ...)                                          \
     {                                                                          \
         .size = sizeof(ampc_tensor_info), .name = NAME,                        \
-        .dtype = AMPC_DTYPE_##TYPE, .rank = RANK, .shape = {                   \
-            __VA_ARGS__                                                        \
-        }                                                                      \
+        .dtype = AMPC_DTYPE_##TYPE, .rank = RANK, .shape = {__VA_ARGS__},      \
+        .sample_rows = 1                                                       \
     }
 
 static const ampc_tensor_info y42 = TENSOR("y", F32, 2, 4, 2),

@@ -209,7 +209,8 @@ static void add_effects(Rng *r, Graph *g) {
         bool twice = false;
         for (int k = 0; k < g->outputs.len; k++)
             twice |= g->outputs.data[k].name == name;
-        if (!twice) vec_push(g->arena, &g->outputs, (Output){name, v});
+        if (!twice)
+            vec_push(g->arena, &g->outputs, (Output){.name = name, .value = v});
     }
     for (int var = 0; var < g->module->vars.len; var++) {
         ValueId w = graph_find_var(g, var), v = random_value(r, g);
@@ -308,7 +309,7 @@ TEST_CASE(roundtrip, constants_keep_their_bits) {
         Graph *g = graph_new(m, "g");
         TypeId t = random_type(&r, random_dtype(&r));
         ValueId c = graph_const(g, "c", random_tensor(&r, a, t));
-        vec_push(a, &g->outputs, (Output){intern("c"), c});
+        vec_push(a, &g->outputs, (Output){.name = intern("c"), .value = c});
         char *text = roundtrip_printed(m);
         REQUIRE(parse_module(a, &d, "t", text, strlen(text), &back) == OK);
         Graph *h = back->graphs.data[0];

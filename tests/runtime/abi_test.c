@@ -43,6 +43,7 @@ static const struct Place {
     AT(ampc_tensor_info, rank, 20),
     AT(ampc_tensor_info, shape, 24),
     AT(ampc_tensor_info, bytes, 88),
+    AT(ampc_tensor_info, sample_rows, 96),
 
     AT(ampc_variable_info, size, 0),
     AT(ampc_variable_info, name, 8),

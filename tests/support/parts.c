@@ -76,9 +76,9 @@ void parts_add(Graph *all, const Graph *g, const char *prefix, Held *held) {
     for (int i = 0; i < g->order.len; i++)
         copy_node(all, g, node_get(g, g->order.data[i]), map, prefix);
     for (int i = 0; i < g->outputs.len; i++) {
-        Output o = {internf("%s%s", prefix, g->outputs.data[i].name),
-                    map[g->outputs.data[i].value.i]};
-        vec_push(all->arena, &all->outputs, o);
+        const Output *o = &g->outputs.data[i];
+        graph_add_output(all, internf("%s%s", prefix, o->name),
+                         map[o->value.i]);
     }
 }
 
@@ -123,8 +123,8 @@ Status parts_to_gradients(Graph *g, Diag *d) {
     TRY(autodiff(g, d, g->arena, NODE_BACKWARD, loss, NO_VALUE, want, n,
                  grads));
     for (int i = 0; i < n; i++) {
-        Output o = {internf("grad.%s", value_get(g, want[i])->name), grads[i]};
-        if (grads[i].i) vec_push(g->arena, &g->outputs, o);
+        Str name = internf("grad.%s", value_get(g, want[i])->name);
+        if (grads[i].i) graph_add_output(g, name, grads[i]);
     }
     return OK;
 }

@@ -426,7 +426,8 @@ static const PlanStep steps[] = {
 
 #define TENSOR(n, t, r, d0, d1)                                                \
     {                                                                          \
-        .name = n, .dtype = t, .rank = r, .dim = { d0, d1 }                    \
+        .name = n, .dtype = t, .rank = r, .dim = {d0, d1},                     \
+        .sample_rows = (d0) == B                                               \
     }
 static const PlanTensor tensors[] = {
     /* 0 inputs */

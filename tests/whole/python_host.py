@@ -554,6 +554,18 @@ def compiling(_):
             lambda: ampc.compile(source, precision=["fp32"], **fast))
     refused(TypeError, "args are the example inputs",
             lambda: ampc.compile(source, args=(1,), **fast))
+    # outputs with a multiple of the batch in axis 0, but not of samples
+    with open(source, "w") as f:
+        f.write("dim B = 4\nmodel m(x: f32[B,3]) {\n  param w: f32[8,2] = "
+                "normal(1)\n  return y = x * 2, w = w * 2\n}\n")
+    m = ampc.compile(source, batch_sizes="1,2", loss="none", compiler=program,
+                     target="cpu:x86-64-v2")
+    with m.session("cpu", 1) as s:
+        for n in 1, 2, 3, 4, 7:
+            out = s.predict(x=Strided(range(3 * n), (n, 3), None))
+            shapes = [out[k][0] for k in "yw"]
+            assert shapes == [(n, 3), (8, 2)], shapes
+            assert len(set(out["w"][1])) == 16 and 0 not in out["w"][1]
     os.environ["PATH"] = FOLDER
     refused(E, "there is no program 'ampc'", lambda: ampc.compile(source))
 

@@ -82,7 +82,8 @@ ModuleInfo = _struct(
 ProgramInfo = _struct("ProgramInfo", ("ninput", _u32), ("noutput", _u32),
                       ("nstep", _u32), ("flops", _f64))
 TensorInfo = _struct("TensorInfo", ("name", _str), ("dtype", _i32),
-                     ("rank", _i32), ("shape", _dims), ("bytes", _size))
+                     ("rank", _i32), ("shape", _dims), ("bytes", _size),
+                     ("sample_rows", _i64))
 VariableInfo = _struct("VariableInfo", ("name", _str), ("kind", _i32),
                        ("dtype", _i32), ("rank", _i32), ("shape", _dims),
                        ("bytes", _size))

@@ -139,14 +139,14 @@ class Session(Single):
     def _like(given: Sequence[Given]) -> Any:
         return given[0].array if given else None
 
-    def _of_samples(self, t: Any, n: int) -> Any:
+    @staticmethod
+    def _of_samples(t: Any, n: int) -> Any:
         """What an output of a batch is for n samples."""
-        batch = self.module.batch
-        if n == batch or not batch or not t.rank or t.shape[0] % batch:
+        if t.sample_rows < 1:
             return t
         part = _c.TensorInfo.from_buffer_copy(t)
-        part.bytes = t.bytes // batch * n
-        part.shape[0] = t.shape[0] // batch * n
+        part.shape[0] = t.sample_rows * n
+        part.bytes = t.bytes // t.shape[0] * part.shape[0]
         return part
 
     def _results(self, function: Any, data: Data,

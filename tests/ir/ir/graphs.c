@@ -80,7 +80,7 @@ TEST_CASE(graph, count_uses) {
     ValueId y = b1(&f.b, OP_EXP, f.x, DT_DEFAULT);
     ValueId z = b2(&f.b, OP_ADD, y, y, DT_DEFAULT);
     int w = module_var(f.m, VAR_BUFFER, "w", value_get(f.g, y)->type, NULL, 0);
-    vec_push(f.a, &f.g->outputs, (Output){intern("y"), y});
+    vec_push(f.a, &f.g->outputs, (Output){.name = intern("y"), .value = y});
     vec_push(f.a, &f.g->writes, (Write){.var = graph_var(f.g, w), .value = y});
     CHECK_EQ_INT(graph_use_counts(f.g, f.a)[y.i], 4);
     CHECK_EQ_INT(graph_use_counts(f.g, f.a)[z.i], 0);
@@ -91,7 +91,7 @@ TEST_CASE(graph, count_uses) {
 TEST_CASE(graph, clone_is_apart) {
     Fixture f = ir_start();
     ValueId y = b1(&f.b, OP_EXP, f.x, DT_DEFAULT);
-    vec_push(f.a, &f.g->outputs, (Output){intern("y"), y});
+    vec_push(f.a, &f.g->outputs, (Output){.name = intern("y"), .value = y});
     Graph *c = graph_clone(f.g, "copy");
     uint64_t h = graph_hash(f.g);
     Builder b = {.g = c};
