@@ -34,6 +34,7 @@
 static const char near_loss[] = "fp32 in autocast, no product reads it";
 static const char amplified[] = "fp32 in autocast, and its error would grow";
 static const char position[] = "a position";
+static const char cancels[] = "a moment, which cancels";
 
 bool is_leaf(const Graph *g, ValueId v) {
     ValueKind kind = value_get(g, v)->kind;
@@ -434,6 +435,7 @@ static void note_exact(Facts *f, Arena *a) {
     Growth w = {f, NEW_ARRAY(a, bool, values), NEW_ARRAY(a, bool, values),
                 NEW_ARRAY(a, bool, values), NEW_ARRAY(a, bool, values)};
     note_positions(f);
+    note_moments(g, cancels, f->exact);
     find_products(&w);
     note_scores(&w);
     find_safe(&w);

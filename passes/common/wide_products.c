@@ -50,14 +50,16 @@ static bool is_term_of(const Graph *g, ValueId v, ValueId x, ValueId y) {
            (same_value(q, x) || same_value(q, y));
 }
 
-/* True if v is computed element by element from sums over x and y alone. */
+/* True if v is computed element by element from sums (or local means) over x
+   and y alone. */
 static bool is_of_sums(const Graph *g, ValueId v, ValueId x, ValueId y,
                        int depth) {
     double c;
     ValueId of = products_unscaled(g, v);
     const Node *n = value_maker(g, of);
     if (!n || depth == 0) return false;
-    if (node_kind(n) == KIND_REDUCE || n->op == OP_REDUCE_MEAN)
+    if (node_kind(n) == KIND_REDUCE || n->op == OP_REDUCE_MEAN ||
+        n->op == OP_AVG_POOL)
         return is_term_of(g, n->in[0], x, y);
     if (n->op == OP_SQRT || call_of(g, of, "reduce_l2")) /* a norm, squared */
         return n->fn ? is_term_of(g, n->in[0], x, y)
@@ -97,6 +99,43 @@ static void note_cancelled(const Graph *g, const Node *n, int k, double most,
     ValueId x = products_unscaled(g, product->in[0]),
             y = products_unscaled(g, product->in[1]);
     if (is_of_sums(g, n->in[1 - k], x, y, DEPTH)) wide[v.i] = true;
+}
+
+/* Local moments of x and y: their products, and all of their local means. */
+static void mark_moments(const Graph *g, const Node *term, const char *why,
+                         const char **exact) {
+    ValueId x = products_unscaled(g, term->in[0]),
+            y = term->op == OP_MUL ? products_unscaled(g, term->in[1]) : x;
+    exact[x.i] = exact[y.i] = exact[term->out[0].i] = why;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (n->op == OP_AVG_POOL && is_term_of(g, n->in[0], x, y))
+            exact[n->out[0].i] = why;
+    }
+}
+
+void note_moments(const Graph *g, const char *why, const char **exact) {
+    enum { DEPTH = 6 };
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (n->flags || n->fn || (n->op != OP_SUB && n->op != OP_ADD)) continue;
+        for (int k = 0; k < 2; k++) {
+            ValueId v = products_unscaled(g, n->in[k]);
+            const Node *pool = value_maker(g, v),
+                       *term = pool && !pool->fn && pool->op == OP_AVG_POOL
+                                   ? value_maker(g, pool->in[0])
+                                   : NULL;
+            if (!term || term->fn ||
+                (term->op != OP_MUL &&
+                 !(term->op == OP_POW && is_number(g, term->in[1], 2))))
+                continue;
+            ValueId x = products_unscaled(g, term->in[0]),
+                    y = term->op == OP_MUL ? products_unscaled(g, term->in[1])
+                                           : x;
+            if (is_of_sums(g, n->in[1 - k], x, y, DEPTH))
+                mark_moments(g, term, why, exact);
+        }
+    }
 }
 
 /* ---- filters and small matrices ------------------------------------------ */

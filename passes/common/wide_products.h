@@ -27,5 +27,9 @@ bool *fixed_values(const Graph *g, bool variables, Arena *a);
      columns, such as rotations and rigid motions.
    And in backward the products that compute the gradients of these. */
 bool *wide_products(const Graph *g, double most, Arena *a);
+/* Sets exact, by ValueId.i, to `why` for local moments by average pools whose
+   difference cancels, pool(a b) - pool(a) pool(b): the pools, their operands, a
+   and b. Rounded apart from each other, their errors would be the result. */
+void note_moments(const Graph *g, const char *why, const char **exact);
 
 #endif
