@@ -457,6 +457,8 @@ void ox_numbered_biases(Ox *ox);
 Str ox_numbered_weight(const Ox *ox, const OxNode *add, Str bias);
 /* True if the tensor is the slope of a PReLU, negated: slope relu(-x). */
 bool ox_numbered_slope(const Ox *ox, const OxNode *mul, Str slope);
+/* True if the tensor multiplies a computed norm or is added to one. */
+bool ox_numbered_gain(const Ox *ox, const OxNode *reader, Str gain);
 /* True if an Identity makes a separate variable of an initializer; else it
    reads the right one afterwards. */
 bool ox_numbered_apart(Ox *ox, OxNode *identity);

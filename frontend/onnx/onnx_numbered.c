@@ -10,8 +10,9 @@
 
 #include "frontend/onnx/onnx.h"
 
-/* Nodes between a variable and its use, and operands of a product. */
-enum { NUMBERED_FAR = 16, NUMBERED_OPERANDS = 4 };
+/* Nodes between a variable and its use, operands of a product, and products
+   between the root of a norm and its offset. */
+enum { NUMBERED_FAR = 16, NUMBERED_OPERANDS = 4, NUMBERED_NORM = 3 };
 
 bool ox_all_numbered(const Ox *ox) {
     int numbered = 0;
@@ -84,6 +85,29 @@ bool ox_numbered_slope(const Ox *ox, const OxNode *mul, Str slope) {
         const OxNode *neg = numbered_maker(ox, relu->in[0]);
         if (neg && !strcmp(neg->type, "Neg")) return true;
     }
+    return false;
+}
+
+/* True if the value is computed from 1 / sqrt(x), where the graph computes x:
+   the exporter has folded no statistics. */
+static bool is_numbered_norm(const Ox *ox, Str name, int depth) {
+    const OxNode *n = numbered_maker(ox, name);
+    bool divides = n && (!strcmp(n->type, "Div") || !strcmp(n->type, "Mul") ||
+                         !strcmp(n->type, "Reciprocal"));
+    for (int k = 0; divides && k < n->nin; k++) {
+        const OxNode *root = numbered_maker(ox, n->in[k]);
+        if (root && !strcmp(root->type, "Sqrt") && *n->type != 'M') return true;
+        if (depth > 0 && is_numbered_norm(ox, n->in[k], depth - 1)) return true;
+    }
+    return false;
+}
+
+bool ox_numbered_gain(const Ox *ox, const OxNode *reader, Str gain) {
+    const OxInit *x = numbered_init(ox, gain);
+    bool reads = !strcmp(reader->type, "Mul") || !strcmp(reader->type, "Add");
+    if (!x || !x->proto->n_dims || !reads) return false;
+    for (int k = 0; k < reader->nin; k++)
+        if (is_numbered_norm(ox, reader->in[k], NUMBERED_NORM)) return true;
     return false;
 }
 

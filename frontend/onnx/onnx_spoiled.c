@@ -211,8 +211,13 @@ static void warn_anonymous(Ox *ox) {
                   "a folded export: %s %s no name of the model: ties may be "
                   "broken, weight_norm folded and BatchNormalization fused; "
                   "for training export with training=TrainingMode.TRAINING, "
-                  "do_constant_folding=False",
-                  folded.names.data, folded.count == 1 ? "has" : "have");
+                  "do_constant_folding=False%s",
+                  folded.names.data, folded.count == 1 ? "has" : "have",
+                  ox_all_numbered(ox)
+                      ? " (Keras' export takes neither: its "
+                        "BatchNormalization does not train and keeps its "
+                        "running statistics, its Dropout is left out)"
+                      : "");
     sb_free(&folded.names);
 }
 

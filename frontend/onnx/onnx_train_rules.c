@@ -262,6 +262,11 @@ static bool numbered_slope(Case *c) {
            ox_numbered_slope(c->ox, c->role, c->x->name);
 }
 
+static bool numbered_gain(Case *c) {
+    return c->role && ox_all_numbered(c->ox) &&
+           ox_numbered_gain(c->ox, c->role, c->x->name);
+}
+
 /* A node that multiplies x with the scale of a DynamicQuantizeLinear. */
 static bool scales_dynamically(const Ox *ox, const OxNode *n, Str x) {
     if (strcmp(n->type, "Mul") || n->nin != 2) return false;
@@ -528,6 +533,7 @@ static const struct {
      "folded by the exporter: operand of %s"},
     {SCRIPT, numbered_bias, TRAINS, "the bias of the product with '%s'"},
     {SCRIPT, numbered_slope, TRAINS, "the slope of a PReLU, negated"},
+    {SCRIPT, numbered_gain, TRAINS, "the gain or the offset of a norm"},
     {SCRIPT, with_buffer, FROZEN, "its module has '%s' in plain arithmetic"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},

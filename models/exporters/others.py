@@ -217,12 +217,17 @@ def keras_models():
     def batchnorm(i): return dense(3, 2)(tanh(L.BatchNormalization(gamma_initializer=normal(3), beta_initializer=normal(4))(dense(4, 1)(i))))
     def attention(i):
         h = L.Reshape((4, 1))(i); h = dense(4, 1)(h)
-        return dense(3, 2)(L.Flatten()(L.MultiHeadAttention(2, 2, bias_initializer=normal(8, .1))(h, h)))
+        a = L.MultiHeadAttention(2, 2); y = a(h, h)
+        for k, v in enumerate(a.trainable_variables): v.assign(draw(20 + k, *v.shape) * .3) # one initializer gives equal biases
+        return dense(3, 2)(L.Flatten()(y))
     def recurrent(i): return dense(3, 2)(L.GRU(4, unroll=True, bias_initializer=normal(4, .1))(L.Reshape((4, 1))(i)))
     def prelu(i): return dense(3, 2)(L.PReLU(alpha_initializer=normal(3))(dense(4, 1)(i)))
+    def grouped(i):
+        c = L.Conv1D(4, 2, kernel_initializer=normal(1), bias_initializer=normal(5, .1))(L.Reshape((4, 1))(i))
+        return dense(3, 2)(L.Flatten()(tanh(L.GroupNormalization(2, gamma_initializer=normal(3), beta_initializer=normal(4))(c))))
     def embedded(i): return dense(3, 2)(L.GlobalAveragePooling1D()(tanh(Positions()(L.Embedding(7, 4, embeddings_initializer=normal(1))(i)))))
     embedded.ids = True
-    return [numbers, norm, normalised, rescaled, convolved, stopped, buffer, table, frozen, shared, dropped, zeros, batchnorm, attention, recurrent, prelu, embedded]
+    return [numbers, norm, normalised, rescaled, convolved, stopped, buffer, table, frozen, shared, dropped, zeros, batchnorm, attention, recurrent, prelu, grouped, embedded]
 
 
 def keras_cases(folder, done):

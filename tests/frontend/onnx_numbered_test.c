@@ -187,3 +187,48 @@ TEST_CASE(onnx_numbered, slopes_of_prelu) {
         made_end(&m);
     }
 }
+
+/* Of a norm that the graph computes, but not of a folded one. */
+TEST_CASE(onnx_numbered, gains_and_offsets_of_norms) {
+    static const struct {
+        const char *nodes;
+        Becomes becomes;
+    } rows[] = {
+        {"Mul i,onnx::Mul_2 g; Mul p,g y", TRAINS},
+        {"Mul onnx::Mul_2,i g; Mul p,g y", TRAINS},
+        {"Mul i,k g; Mul p,g h; Add h,onnx::Mul_2 y", TRAINS},
+        {"Div p,r h; Mul h,onnx::Mul_2 y", TRAINS},
+        {"Mul p,k h; Add h,onnx::Mul_2 y", FROZEN},
+        {"Mul p,r h; Mul h,onnx::Mul_2 y", FROZEN},
+        {"Mul p,i h; Tanh h t; Mul t,onnx::Mul_2 y", FROZEN},
+        {"Sub i,onnx::Mul_2 g; Mul p,g y", FROZEN},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        char all[300];
+        begin_numbered(&m);
+        made_weights(&m, "onnx::MatMul_1 4,4; onnx::Mul_2 4;");
+        snprintf(all, sizeof all,
+                 "MatMul x,onnx::MatMul_1 p; Mul p,p s; Sqrt s r; "
+                 "Reciprocal r i; Tanh p k; %s",
+                 rows[i].nodes);
+        made_nodes(&m, all);
+        made_becomes(&m, "onnx::Mul_2", rows[i].becomes,
+                     rows[i].becomes == TRAINS
+                         ? "the gain or the offset of a norm"
+                         : "its name is not a module path");
+        made_end(&m);
+    }
+}
+
+/* PyTorch's options are no remedy for a user of Keras. */
+TEST_CASE(onnx_numbered, warns_in_words_of_keras) {
+    Made m;
+    begin_numbered(&m);
+    made_weights(&m, "onnx::MatMul_1 4,4;");
+    made_nodes(&m, "MatMul x,onnx::MatMul_1 y;");
+    Module *mod = made_import(&m);
+    REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(&m)));
+    CHECK_HAS(made_message(&m), "(Keras' export takes neither: ");
+    made_end(&m);
+}
