@@ -278,9 +278,8 @@ static bool *of_variables(const Graph *g, Arena *a) {
     return of;
 }
 
-/* Where no rule knows the axis, only its size tells; so it does for what is the
-   same for all samples, such as a state of zeros or a metric, but is no
-   variable. */
+/* Where no rule knows the axis, only its size tells; so it does for constants
+   and metrics, such as a state of zeros for each sample. */
 static int64_t sample_rows(const Type *t, Rows r, int64_t batch, bool fixed) {
     bool same = !r.has && !r.mixed;
     if (same && (fixed || !t->rank || t->dim[0] != batch)) return -1;
