@@ -326,6 +326,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     const CpuDevice *d = s->device;
     CONTRACT(d->bound[program].memory); /* cpu_prepare */
     BoundStep *t = &d->bound[program].steps[step];
+    ampc_status status = AMPC_OK;
     s->spared = is_spared(t);
     if (s->spared) return AMPC_OK;
     if (t->kind == PLAN_SUM) {
@@ -334,7 +335,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
         const LibCopy *c = (const void *)t->par;
         bool largest =
             s->plan->steps[s->plan->runs[program].step0 + step].second;
-        return comm_sum_now(s, t->buf[0], c, largest);
+        status = comm_sum_now(s, t->buf[0], c, largest);
     } else if (t->kind == PLAN_LIB) {
         CpuLibCall c = {.pool = d->pool,
                         .par = t->par,
@@ -348,7 +349,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
     else
         pool_run(d->pool, t->units, t->grain, run_chunk, t);
     if (t->writes) has_written(s, program, step);
-    return AMPC_OK;
+    return status;
 }
 
 ampc_status cpu_end(ampc_session *s, int program, ampc_status status) {
