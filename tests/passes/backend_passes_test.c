@@ -182,7 +182,7 @@ static ValueId make_node(Maker *m) {
 }
 
 static void add_output(Maker *m, int i, ValueId v) {
-    Output o = {internf("out%d", i), v};
+    Output o = {.name = internf("out%d", i), .value = v};
     vec_push(m->g->arena, &m->g->outputs, o);
 }
 

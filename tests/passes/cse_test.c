@@ -109,7 +109,8 @@ static void one_graph(uint64_t seed) {
         left--;
     }
     for (int c = 0; c < COPIES; c++) {
-        Output out = {internf("y%d", c), m.value[c][SOURCES + STEPS - 1]};
+        Output out = {.name = internf("y%d", c),
+                      .value = m.value[c][SOURCES + STEPS - 1]};
         vec_push(a, &m.g->outputs, out);
     }
     passed(a, mod, "cse", no_flags);

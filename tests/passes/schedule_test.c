@@ -66,7 +66,7 @@ static void make_small(Small *s, uint64_t seed) {
             s->needs[k] |= 1u << i;
         }
         x->kept = !x->readers || !pick(s, 6);
-        Output out = {internf("y%d", i), v[i]};
+        Output out = {.name = internf("y%d", i), .value = v[i]};
         if (x->kept) vec_push(s->a, &s->g->outputs, out);
     }
     passed(s->a, s->m, "inline,canon,reduce,fuse,schedule", no_flags);

@@ -32,7 +32,7 @@ static void add_outputs(RandomGraph *p, OpsBench *bench, int graph) {
     int *uses = graph_use_counts(p->b.g, bench->a);
     for (int i = p->nleaf; i < p->n; i++) {
         if (uses[p->v[i].i] && random_below(6)) continue;
-        Output o = {internf("g%d.%d", graph, i), p->v[i]};
+        Output o = {.name = internf("g%d.%d", graph, i), .value = p->v[i]};
         vec_push(bench->a, &p->b.g->outputs, o);
     }
 }

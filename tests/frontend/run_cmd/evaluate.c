@@ -246,3 +246,23 @@ TEST_CASE(run, classes_of_each_input_are_kept) {
     run_classes_free(&later);
     sb_free(&sb);
 }
+
+/* The numbers of classes are their places in order; other files are damaged. */
+TEST_CASE(run, classes_that_no_run_wrote) {
+    static const char *const lists[] = {
+        "[\"bee\",\"ant\"]", "[\"ant\",\"ant\"]", "[\"ant\",1]", "[[]]",
+        "\"ant\"",           "{\"ant\":\"bee\"}",
+    };
+    const char *path = test_tmp("disordered.safetensors");
+    RunOptions o = {.load = {{path}, 1}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        Run r = {.opt = &o};
+        char text[100];
+        snprintf(text, sizeof text, ",\"classes\":{\"kind\":%s}", lists[i]);
+        write_cursor(path, text);
+        CHECK_MSG(run_classes_read(&r, false) != OK, "%s", lists[i]);
+        CHECK_HAS(r.diag.text.data, "damaged: its names of classes");
+        sb_free(&r.diag.text);
+        run_classes_free(&r);
+    }
+}
