@@ -105,7 +105,8 @@ static bool is_numbered_norm(const Ox *ox, Str name, int depth) {
 bool ox_numbered_gain(const Ox *ox, const OxNode *reader, Str gain) {
     const OxInit *x = numbered_init(ox, gain);
     bool reads = !strcmp(reader->type, "Mul") || !strcmp(reader->type, "Add");
-    if (!x || !x->proto->n_dims || !reads) return false;
+    if (!x || !x->proto->n_dims || !reads || strncmp(x->name, "onnx::", 6))
+        return false;
     for (int k = 0; k < reader->nin; k++)
         if (is_numbered_norm(ox, reader->in[k], NUMBERED_NORM)) return true;
     return false;

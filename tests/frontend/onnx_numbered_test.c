@@ -221,6 +221,17 @@ TEST_CASE(onnx_numbered, gains_and_offsets_of_norms) {
     }
 }
 
+/* A tensor with a name may be any that a layer multiplies. */
+TEST_CASE(onnx_numbered, a_named_factor_of_a_norm) {
+    Made m;
+    begin_numbered(&m);
+    made_weights(&m, "onnx::MatMul_1 4,4; _torch_params.cst/c 4;");
+    made_nodes(&m, "MatMul x,onnx::MatMul_1 p; Mul p,p s; Sqrt s r; "
+                   "Div p,r h; Mul h,_torch_params.cst/c y;");
+    made_becomes(&m, "_torch_params.cst/c", TRAINS, "by guess: operand of Mul");
+    made_end(&m);
+}
+
 /* PyTorch's options are no remedy for a user of Keras. */
 TEST_CASE(onnx_numbered, warns_in_words_of_keras) {
     Made m;
