@@ -449,6 +449,24 @@ OxName *ox_name_of(const Ox *ox, Str name);
 /* The node whose result has the name, or NULL; the same of that type. */
 const OxNode *ox_made_by(const Ox *ox, Str name);
 const OxNode *ox_maker(const Ox *ox, Str name, const char *type);
+/* onnx_lifted.c: the next operand in whose place the node's record has another
+   constant, which the file lacks; {0} to begin. */
+typedef struct OxMerged {
+    int operand;
+    Str name; /* of the constant */
+    const char *rest;
+} OxMerged;
+bool ox_next_merged(const Ox *ox, const OxNode *n, OxMerged *at);
+bool ox_lacks_constants(const Ox *ox);
+/* True if the program's parameters are its constants: no node reads one under
+   its own name, and there are as many constants. Running statistics, which are
+   parameters of Keras too, cannot be told from offsets. */
+bool ox_lifts_variables(const Ox *ox);
+/* The constant, a variable of Keras, if the exporter made x by moving its
+   elements or changing their sign; else NULL. */
+Str ox_viewed_variable(const Ox *ox, const OxInit *x);
+/* True if the file has neither the constant nor what was computed from it. */
+bool ox_lost_constant(const Ox *ox, const OxSigned *p);
 /* onnx_numbered.c: true for a file of Keras on PyTorch. */
 bool ox_all_numbered(const Ox *ox);
 /* Notes the weight beside each bias. */

@@ -237,8 +237,27 @@ void ox_merged_parameters(Ox *ox, Lost *lost) {
         if (lacks || str_map_get(&t.read, p->argument) >= 0 ||
             (t.any && optimised && perhaps_read(&t, p->target)))
             ox_lose(ox, lost, p->target, NULL);
-        else if (any)
+        else if (any && !ox_lifts_variables(ox))
             ox_lose(ox, &unread, p->target, NULL);
     }
     warn_missing(ox, &unread);
+}
+
+/* Equal constants, which are variables, were merged behind a computation. */
+void ox_warn_lifted(Ox *ox) {
+    Lost lost = {0};
+    if (!options_train(ox->opt) || !ox_lifts_variables(ox)) return;
+    for (int k = 0; k < ox->signature.len; k++)
+        if (ox_lost_constant(ox, &ox->signature.data[k]))
+            ox_lose(ox, &lost, ox->signature.data[k].target, NULL);
+    if (!lost.count) return;
+    sb_put_more(&lost.names, lost.count);
+    ox_warn_model(ox,
+                  "the exporter stored one of several equal tensors: %s %s "
+                  "lost, and what read %s reads another variable; with Keras "
+                  "export with a batch of any size "
+                  "(InputSpec(shape=(None, ..)))",
+                  lost.names.data, lost.count == 1 ? "is" : "are",
+                  lost.count == 1 ? "it" : "them");
+    sb_free(&lost.names);
 }

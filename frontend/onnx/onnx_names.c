@@ -34,14 +34,18 @@ static Status define(Ox *ox, OxName n) {
     return OK;
 }
 
+static Status define_init(Ox *ox, OxInit init) {
+    TRY(define(
+        ox,
+        (OxName){.name = init.name, .kind = OX_INIT, .index = ox->inits.len}));
+    vec_push(ox->scratch, &ox->inits, init);
+    return OK;
+}
+
 static Status define_inits(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_initializer; i++) {
         const Onnx__TensorProto *t = ox->graph->initializer[i];
-        Str name = ox_text(t->name);
-        TRY(define(
-            ox,
-            (OxName){.name = name, .kind = OX_INIT, .index = ox->inits.len}));
-        vec_push(ox->scratch, &ox->inits, (OxInit){.name = name, .proto = t});
+        TRY(define_init(ox, (OxInit){.name = ox_text(t->name), .proto = t}));
     }
     return OK;
 }
@@ -257,6 +261,22 @@ static void split_identities(Ox *ox) {
     }
 }
 
+static Status split_constants(Ox *ox) {
+    if (!ox_lacks_constants(ox)) return OK;
+    for (int i = 0; i < ox->nodes.len; i++) {
+        OxNode *n = &ox->nodes.data[i];
+        for (OxMerged at = {0}; ox_next_merged(ox, n, &at); at.operand++) {
+            const OxName *from = ox_name_of(ox, n->in[at.operand]);
+            OxInit init = ox->inits.data[from->index];
+            init.name = at.name;
+            init.alias = true;
+            if (!ox_name_of(ox, at.name)) TRY(define_init(ox, init));
+            n->in[at.operand] = at.name;
+        }
+    }
+    return OK;
+}
+
 bool onnx_may_be_weight(const Onnx__TensorProto *t) {
     DType d;
     bool several = false;
@@ -295,6 +315,7 @@ Status ox_resolve_names(Ox *ox) {
     read_marks(ox);
     find_statistics(ox);
     split_identities(ox);
+    TRY(split_constants(ox));
     find_weights_in_nodes(ox);
     return OK;
 }

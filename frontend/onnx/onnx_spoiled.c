@@ -402,6 +402,7 @@ Status ox_check_spoiled(Ox *ox) {
     TRY(merged_statistics(ox));
     warn_rewritten(ox);
     warn_anonymous(ox);
+    ox_warn_lifted(ox);
     warn_lost_statistics(ox);
     half_copies(ox, &half);
     TRY(object(ox, "16-bit copies replaced the parameters: ", &half));

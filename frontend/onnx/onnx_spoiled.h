@@ -18,5 +18,6 @@ bool ox_was_optimised(const Ox *ox);
 /* The initializer is in the file and is read there. */
 bool ox_is_held(const Ox *ox, Str name);
 void ox_merged_parameters(Ox *ox, Lost *lost);
+void ox_warn_lifted(Ox *ox);
 
 #endif

@@ -116,7 +116,7 @@ static Str torch_told(const OxNode *n, const char *what) {
 }
 
 /* The stack trace enters more forward() than there are modules around the node
-   (the last class is the op's), and the last one reads no self: it is the
+   (the last class is the op's), and the last one has no self: it is the
    static forward() of a function, which a helper may have applied. Blocks and
    loops have frames of their own, and one forward() may call another. */
 static bool enters_function(Str trace, Str classes) {
@@ -128,7 +128,7 @@ static bool enters_function(Str trace, Str classes) {
     const char *last = trace;
     for (const char *s = trace; (s = strstr(s, frame));)
         last = s += strlen(frame);
-    return !strstr(last, "self.");
+    return !strstr(last, "self");
 }
 
 /* A line of the stack trace is a call F.apply(..), or the forward of one.

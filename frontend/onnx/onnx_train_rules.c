@@ -108,6 +108,11 @@ static bool folded_lifted(Case *c) {
     return false;
 }
 
+static bool views_variable(Case *c) {
+    if (c->role) c->from = ox_viewed_variable(c->ox, c->x);
+    return c->from;
+}
+
 static bool rewritten(Case *c) { return !c->x->folded && in_weights_place(c); }
 
 static bool one_element(Case *c) {
@@ -507,6 +512,7 @@ static const struct {
     {DYNAMO, signed_other, FROZEN, "no PARAMETER of the file's signature"},
     {DYNAMO, folded_parameter, TRAINS, "folded from '%s'"},
     {DYNAMO, folded_lifted, GUESSED, "folded from '%s'"},
+    {DYNAMO, views_variable, GUESSED, "folded from '%s'"},
     {DYNAMO, rewritten, GUESSED, "operand of %s, without a mark"},
     {DYNAMO, always, CODE, "a constant of the model's code"},
 

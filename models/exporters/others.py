@@ -225,24 +225,26 @@ def keras_models():
     def grouped(i):
         c = L.Conv1D(4, 2, kernel_initializer=normal(1), bias_initializer=normal(5, .1))(L.Reshape((4, 1))(i))
         return dense(3, 2)(L.Flatten()(tanh(L.GroupNormalization(2, gamma_initializer=normal(3), beta_initializer=normal(4))(c))))
+    def defaults(i): return L.Dense(3)(tanh(L.LayerNormalization()(L.Dense(4)(i))))
     def embedded(i): return dense(3, 2)(L.GlobalAveragePooling1D()(tanh(Positions()(L.Embedding(7, 4, embeddings_initializer=normal(1))(i)))))
     embedded.ids = True
-    return [numbers, norm, normalised, rescaled, convolved, stopped, buffer, table, frozen, shared, dropped, zeros, batchnorm, attention, recurrent, prelu, grouped, embedded]
+    return [numbers, norm, normalised, rescaled, convolved, stopped, buffer, table, frozen, shared, dropped, zeros, batchnorm, attention, recurrent, prelu, grouped, defaults, embedded]
 
 
 def keras_cases(folder, done):
     """With the backend of KERAS_BACKEND; most biases are not 0, which tf2onnx drops."""
     import keras
     backend = keras.backend.backend()
-    for make in keras_models():
-        name = f"keras-{backend}-{make.__name__}"; path = f"{folder}/{name}.onnx"
+    for make, static in itertools.product(keras_models(), [False, True][:1 + (backend == "torch")]):
+        name = f"keras-{backend}-{'static-' * static}{make.__name__}"; path = f"{folder}/{name}.onnx"
         if name in done: continue
         try:
             ids = hasattr(make, "ids")
             i = keras.Input((5,), batch_size=6, dtype="int32") if ids else keras.Input((4,), batch_size=6)
             m = keras.Model(i, make(i)); x = IDS.astype("i4") if ids else draw(1, 6, 4); target = draw(2, 6, 3)
+            given = {"input_signature": [keras.InputSpec(shape=x.shape, dtype=i.dtype, name="x")]} if static else {}
             m(x)
-            with contextlib.redirect_stdout(io.StringIO()): m.export(path, format="onnx", verbose=False)
+            with contextlib.redirect_stdout(io.StringIO()): m.export(path, format="onnx", verbose=False, **given)
         except Exception as e:
             yield name, "not exported", str(e)[:150]; continue
         neutral_paths(path)
