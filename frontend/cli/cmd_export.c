@@ -16,6 +16,7 @@
 #include "frontend/cli/progress.h"
 #include "ir/base/files.h"
 #include "ir/text/text.h"
+#include "passes/common/rows.h"
 #include "passes/common/decode.h"
 #include "passes/common/frozen.h"
 
@@ -114,6 +115,8 @@ static Status programs_of(Weights *w, const char *pass, Module **m) {
     for (int k = 0; k < NUM_ERRORS; k++) s->opt.max_error[k] = 0;
     TRY(kept_ir(s, w->module, pass, m));
     TRY(kept_programs(s, kinds, 2, m));
+    for (int i = 0; i < (*m)->graphs.len; i++) /* the text does not tell */
+        rows_mark_outputs((*m)->graphs.data[i], s->arena);
     return module_graph(*m, "predict")
                ? set_weights(w, *m)
                : fail(&s->diag, (Loc){.file = w->module->path},

@@ -220,10 +220,13 @@ static const struct {
 };
 
 static Rows of_node(const Walk *w, const Node *n) {
-    bool any = false;
-    for (int i = 0; i < n->nin; i++)
-        any |= n->in[i].i && (w->of[n->in[i].i].has || w->of[n->in[i].i].mixed);
-    if (!any) return (Rows){0};
+    bool any = false, axis = false;
+    for (int i = 0; i < n->nin; i++) {
+        Rows r = n->in[i].i ? w->of[n->in[i].i] : (Rows){0};
+        any |= r.has || r.mixed;
+        axis |= r.has || r.unknown;
+    }
+    if (!axis) return any ? gone : (Rows){0};
     OpKind kind = node_kind(n);
     if (kind == KIND_ELEM) return element_wise(w, n);
     bool has = w->of[n->in[0].i].has;

@@ -2,8 +2,10 @@
 /* sample_rows_test.c: which outputs have a row (or several) for each sample.
    The oracle is the model's text: sizes are such that the first axis of each
    output is a multiple of the batch, whatever it stands for. */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/on_device.h"
@@ -52,6 +54,28 @@ TEST_CASE(sample_rows, of_each_output) {
     ampc_tensor_info in = {.size = sizeof in};
     REQUIRE(!c.api->input(c.api->module, "predict", 0, &in));
     CHECK_EQ_INT(in.sample_rows, 1);
+    compiled_close(&c);
+}
+
+/* A module of predictions alone is made of the kept text of a pass. */
+TEST_CASE(sample_rows, of_an_exported_module) {
+    Compiled c = compile_text(MODEL, "--loss none --target cpu:x86-64-v2 ");
+    const char *path = test_tmp("small.so");
+    char *out, err[300];
+    void *handle;
+    int rc = test_command(&out, "'%s' export '%s' --module -o '%s'",
+                          test_ampc(), c.path, path);
+    REQUIRE(CHECK_MSG(rc == 0, "%s", out));
+    free(out);
+    const ampc_api *api = ampc_load(path, &handle, err, sizeof err);
+    REQUIRE(CHECK_MSG(api != NULL, "%s", err));
+    for (uint32_t i = 0; i < OUTPUTS; i++) {
+        ampc_tensor_info t = {.size = sizeof t};
+        REQUIRE(!api->output(api->module, "predict", i, &t));
+        CHECK_MSG(t.sample_rows == outputs[i].sample_rows, "%s: %lld rows",
+                  t.name, (long long)t.sample_rows);
+    }
+    dlclose(handle);
     compiled_close(&c);
 }
 
