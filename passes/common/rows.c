@@ -108,15 +108,16 @@ static Rows along(const Walk *w, const Node *n) {
 
 /* Whole batches one behind the other: [2 * batch, ..] of two [batch, ..]. */
 static bool joins_batches(const Walk *w, const Node *n, int axis, Rows *r) {
-    *r = w->of[n->in[0].i];
-    int64_t outer = 0;
+    Rows all = rows_along(axis);
+    all.inner = w->of[n->in[0].i].inner;
+    all.outer = 0;
     for (int i = 0; i < n->nin; i++) {
         Rows x = w->of[n->in[i].i];
-        if (!x.has || x.axis != axis || x.inner != r->inner) return false;
-        r->mixed |= x.mixed;
-        outer += x.outer;
+        if (!x.has || x.axis != axis || x.inner != all.inner) return false;
+        all.mixed |= x.mixed;
+        all.outer += x.outer;
     }
-    r->outer = outer;
+    *r = all;
     return true;
 }
 
@@ -127,7 +128,7 @@ static Rows concatenated(const Walk *w, const Node *n) {
     if (joins_batches(w, n, axis, &r)) return r;
     for (int i = 0; i < n->nin; i++) {
         Rows x = w->of[n->in[i].i];
-        r = both(r, x.has && x.axis == axis ? mixed : x);
+        r = both(r, x.has && x.axis == axis ? gone : x);
     }
     return r;
 }

@@ -16,21 +16,23 @@ enum { BATCH = 4, IN = 8 };
     "dim B = 4\n"                                                              \
     "model net(x: f32[B,8]) {\n"                                               \
     "  param w: f32[8,3] = normal(1)\n"                                        \
+    "  param v: f32[4,8] = normal(1)\n"                                        \
     "  y = matmul(x, w)\n"                                                     \
     "  t = transpose(x, perm=[1,0])\n"                                         \
     "  return y = y, w = 2 * w, t = t,\n"                                      \
     "         two = concat(x, -x, axis=0), halves = reshape(x, "               \
     "shape=[B*2,4]),\n"                                                        \
-    "         total = sum(y), sums = sum(x, axes=0), gram = matmul(t, x),\n"   \
+    "         total = sum(y), sums = sum(x, axes=0), gram = matmul(t, x), "    \
+    "more = concat(x, v, axis=0),\n"                                           \
     "         same = matmul(x, transpose(x, perm=[1,0]))\n}\n"
 
 static const struct {
     const char *name;
     int64_t sample_rows, floats; /* of the whole, or of one sample */
 } outputs[] = {
-    {"y", 1, 3},    {"w", -1, 24},    {"t", 0, 32},
-    {"two", 0, 64}, {"halves", 2, 8}, {"total", 0, 1},
-    {"sums", 0, 8}, {"gram", 0, 64},  {"same", 1, 4},
+    {"y", 1, 3},      {"w", -1, 24},   {"t", 0, 32},   {"two", 0, 64},
+    {"halves", 2, 8}, {"total", 0, 1}, {"sums", 0, 8}, {"gram", 0, 64},
+    {"more", 0, 64},  {"same", 1, 4},
 };
 enum { OUTPUTS = sizeof outputs / sizeof *outputs };
 
